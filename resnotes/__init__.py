@@ -1,0 +1,1 @@
+"""Measure what residual connections do: gradients, Jacobians, paths and norms."""
