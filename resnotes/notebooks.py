@@ -1,0 +1,160 @@
+"""Keep the notebooks as the book needs them: executed, normalised, comparable.
+
+`python -m resnotes.notebooks refresh chapters/*.ipynb` runs each in a fresh kernel and
+stores it without anything that differs between two runs. `assets` only renews the style
+sheet and script inside stored figures, after resnotes/explore.css or .js changed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import gzip
+import html
+import json
+import math
+import re
+import sys
+from pathlib import Path
+
+import nbformat
+
+from .style import assets
+
+WIDGET = "application/vnd.jupyter.widget-view+json"
+METADATA = {
+    "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+    "language_info": {"name": "python", "pygments_lexer": "ipython3"},
+}
+
+
+def normalise(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
+    """Drop, in place, what differs between two runs of the same notebook; return it.
+
+    Kept: sources, cell ids, tags, outputs. Dropped: times, versions, widget models.
+    """
+    ids = [cell.get("id") for cell in notebook.cells]
+    if None in ids or len(set(ids)) < len(ids):
+        raise ValueError("a cell id is missing or stands twice; give each cell its own")
+    notebook.metadata = nbformat.from_dict(METADATA)
+    notebook.nbformat, notebook.nbformat_minor = 4, 5
+    for cell in notebook.cells:
+        tags = cell.metadata.get("tags")
+        cell.metadata = nbformat.from_dict({"tags": tags} if tags else {})
+        for output in cell.get("outputs", []):
+            if "data" in output:
+                output.data.pop(WIDGET, None)
+                output.metadata = nbformat.from_dict({})
+    return notebook
+
+
+def refresh(path: Path) -> None:
+    """Run the notebook at `path` in a fresh kernel and store it normalised.
+
+    Raises
+    ------
+    nbclient.exceptions.CellExecutionError
+        If a cell fails; the file is then left as it was.
+    """
+    from nbclient import NotebookClient
+
+    notebook = nbformat.read(path, as_version=4)
+    NotebookClient(
+        notebook,
+        timeout=600,
+        kernel_name="python3",
+        resources={"metadata": {"path": str(path.parent)}},
+    ).execute()
+    _write(normalise(notebook), path)
+
+
+def renew_assets(path: Path) -> None:
+    """Put the present style sheet and script into the stored figures of a notebook."""
+    notebook = nbformat.read(path, as_version=4)
+    for cell in notebook.cells:
+        for output in cell.get("outputs", []):
+            page = output.get("data", {}).get("text/html", "")
+            if '<style class="rn-assets">' in page:
+                output.data["text/html"] = _without_assets(page) + assets()
+    _write(notebook, path)
+
+
+def _without_assets(page: str) -> str:
+    return page.partition('<style class="rn-assets">')[0]
+
+
+def _write(notebook: nbformat.NotebookNode, path: Path) -> None:
+    nbformat.validate(notebook)
+    text = nbformat.writes(notebook)
+    path.write_text(text.rstrip("\n") + "\n", encoding="utf-8", newline="\n")
+
+
+# --- two runs of one figure, compared ---
+
+_NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?", re.I)
+
+
+def same_picture(stored: str, fresh: str, pixels: float = 1.5, share: float = 0.02):
+    """Say where two figures or explorers differ: a sentence, or None if they agree.
+
+    Two processors round the last bit differently, so that coordinates move by a hair.
+    Everything but numbers must be equal; a number may differ by `pixels` (in drawings)
+    or by the fraction `share` (in sentences).
+    """
+    pairs = [_parts(page) for page in (stored, fresh)]
+    if len(pairs[0]) != len(pairs[1]):
+        return f"{len(pairs[0]) // 2} frames stored, {len(pairs[1]) // 2} now"
+    for k, (old, new) in enumerate(zip(*pairs, strict=True)):
+        if _NUMBER.sub("#", old) != _NUMBER.sub("#", new):
+            return f"part {k} is drawn or said differently: {_first(old, new)}"
+        drawing = old.startswith("<svg")
+        for a, b in zip(_NUMBER.findall(old), _NUMBER.findall(new), strict=True):
+            gap = abs(float(a) - float(b))
+            room = pixels if drawing else share * abs(float(a))
+            if not (gap <= room or math.isclose(float(a), float(b), rel_tol=share)):
+                return f"part {k} has {b} where {a} is stored"
+    return None
+
+
+def _parts(page: str) -> list[str]:
+    """Take a figure apart: the HTML around the drawings, then drawings and sentences."""
+    page = _without_assets(page)
+    packed = re.search(r'class="rn-frames">([^<]+)<', page)
+    drawings = re.findall(r"data:image/svg\+xml;base64,([^\"]+)", page)
+    around = re.sub(r"base64,[^\"]+", "", page)
+    around = re.sub(r'class="rn-frames">[^<]+<', "<", around)
+    parts = [html.unescape(around)]
+    parts += [base64.b64decode(data).decode() for data in drawings]
+    if packed:
+        frames = json.loads(gzip.decompress(base64.b64decode(packed[1])))
+        parts += frames["svg"] + frames["text"]
+    # Ids hang on the coordinates they name: their hash is no part of the picture.
+    return [re.sub(r"(rn[0-9a-f]{8}-)?[mpChi][0-9a-f]{10}", "id", p) for p in parts]
+
+
+def _first(old: str, new: str) -> str:
+    at = next(
+        (k for k, (a, b) in enumerate(zip(old, new, strict=False)) if a != b),
+        min(len(old), len(new)),
+    )
+    at = max(0, at - 20)
+    return f"{old[at : at + 60]!r} became {new[at : at + 60]!r}"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run `refresh` or `assets` on the notebooks named on the command line."""
+    parser = argparse.ArgumentParser(prog="python -m resnotes.notebooks")
+    parser.add_argument("what", choices=["refresh", "assets"])
+    parser.add_argument("notebooks", nargs="+", type=Path)
+    chosen = parser.parse_args(arguments)
+    for path in chosen.notebooks:
+        if not path.is_file():
+            print(f"{path} is no file; name one or more .ipynb files", file=sys.stderr)
+            return 2
+        print(path, flush=True)
+        (refresh if chosen.what == "refresh" else renew_assets)(path)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
