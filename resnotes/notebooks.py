@@ -33,9 +33,6 @@ def normalise(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
 
     Kept: sources, cell ids, tags, outputs. Dropped: times, versions, widget models.
     """
-    ids = [cell.get("id") for cell in notebook.cells]
-    if None in ids or len(set(ids)) < len(ids):
-        raise ValueError("a cell id is missing or stands twice; give each cell its own")
     notebook.metadata = nbformat.from_dict(METADATA)
     notebook.nbformat, notebook.nbformat_minor = 4, 5
     for cell in notebook.cells:
