@@ -31,13 +31,14 @@ METADATA = {
 def normalise(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
     """Drop, in place, what differs between two runs of the same notebook; return it.
 
-    Kept: sources, cell ids, tags, outputs. Dropped: times, versions, widget models.
+    Kept: sources, cell ids, tags, nbgrader's marks, outputs. Dropped: times, versions,
+    widget models.
     """
     notebook.metadata = nbformat.from_dict(METADATA)
     notebook.nbformat, notebook.nbformat_minor = 4, 5
     for cell in notebook.cells:
-        tags = cell.metadata.get("tags")
-        cell.metadata = nbformat.from_dict({"tags": tags} if tags else {})
+        kept = {name: cell.metadata.get(name) for name in ("tags", "nbgrader")}
+        cell.metadata = nbformat.from_dict({k: v for k, v in kept.items() if v})
         for output in cell.get("outputs", []):
             if "data" in output:
                 output.data.pop(WIDGET, None)
