@@ -1,0 +1,290 @@
+"""Jacobians of chains of blocks, and their singular values.
+
+Read from the top: how a model is called without touching it, one Jacobian, the
+Jacobians of every block of a chain, the singular values of a chain at every depth.
+
+How a Jacobian is taken: one forward pass, then one backward pass that carries the d_out
+rows of the identity at once (`torch.func.vmap` over `torch.autograd.grad`). Exact for
+any module, and quicker than `torch.func.jacrev`, which traces the forward pass as well.
+A batch of d copies of x would be quicker to write, and wrong wherever a layer looks
+across its batch.
+"""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+
+# These read (batch, tokens, d), so one vector is one token, alone in its sequence.
+ATTENTION = (nn.MultiheadAttention, nn.TransformerEncoderLayer)
+# These need an axis for the batch before the features.
+NEEDS_BATCH = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)
+
+
+def _seen(model: Callable, x: Tensor, shape: Sequence[int] | None) -> Tensor:
+    """Return x in the shape in which the model shall see it."""
+    if not isinstance(x, Tensor):
+        raise TypeError(f"x is a {type(x).__name__}, expected a Tensor of shape (d,).")
+    if x.ndim != 1:
+        raise ValueError(
+            f"x has shape {tuple(x.shape)}, expected one input of shape (d,): take one "
+            "row of a batch, or flatten the input and say shape=(1, …) as the model "
+            "sees it."
+        )
+    if not x.is_floating_point():
+        raise TypeError(f"x has dtype {x.dtype}, expected floating point: x.float().")
+    if not x.isfinite().all():
+        bad = int((~x.isfinite()).sum())
+        raise ValueError(f"x has {bad} non-finite of {x.numel()} entries.")
+    if shape is None:
+        modules = list(model.modules()) if isinstance(model, nn.Module) else []
+        if any(isinstance(module, ATTENTION) for module in modules):
+            shape = (1, 1, -1)
+        elif any(isinstance(module, NEEDS_BATCH) for module in modules):
+            shape = (1, -1)
+        else:
+            shape = (-1,)
+    try:
+        return x.reshape(tuple(shape))
+    except RuntimeError:
+        raise ValueError(
+            f"shape={tuple(shape)} does not hold the {x.numel()} entries of x."
+        ) from None
+
+
+def _call(model: Callable, x: Tensor, dtype: torch.dtype | None) -> Tensor:
+    """Return model(x) with the model's parameters in `dtype` and its buffers copied."""
+    if not isinstance(model, nn.Module):
+        return model(x)
+    other = dtype is not None and any(p.dtype != dtype for p in model.parameters())
+    buffers = dict(model.named_buffers())
+    if not other and not buffers:
+        return model(x)
+
+    def copy(tensor: Tensor) -> Tensor:
+        to = dtype if tensor.is_floating_point() else None
+        return tensor.detach().to(to or tensor.dtype)
+
+    state = {name: copy(parameter) for name, parameter in model.named_parameters()}
+    state |= {name: copy(buffer).clone() for name, buffer in buffers.items()}
+    return functional_call(model, state, (x,))
+
+
+def _why(block: nn.Module, h: Tensor, error: Exception) -> str:
+    """Return what a block was given, why that failed and what helps."""
+    advice = ""
+    if any(isinstance(m, NEEDS_BATCH) and m.training for m in block.modules()):
+        advice = (
+            " BatchNorm in train mode has no variance to divide by in one sample: "
+            "call model.eval() first."
+        )
+    wrong = {p.dtype for p in block.parameters()} - {h.dtype}
+    if wrong:
+        advice = (
+            f" Its parameters are {wrong.pop()}: give x in that dtype, or "
+            "dtype=torch.float64 to have both in float64."
+        )
+    return (
+        f"({type(block).__name__}) cannot take an input of shape {tuple(h.shape)} and "
+        f"dtype {h.dtype}: {str(error).strip().splitlines()[0]}{advice}"
+    )
+
+
+def _output(model: Callable, x: Tensor, dtype: torch.dtype | None, name: str) -> Tensor:
+    """Return model(x), one tensor, or raise with the index of the block at fault."""
+    try:
+        y = _call(model, x.clone(), dtype)  # a copy, as a block may work in place
+    except (RuntimeError, ValueError) as error:
+        if not isinstance(model, nn.Module):
+            raise
+        if type(model).forward is not nn.Sequential.forward or not len(model):
+            raise ValueError(f"{name} {_why(model, x, error)}") from error
+        h = x
+        for k, block in enumerate(model):
+            h = _output(block, h, dtype, f"{name}[{k}]")
+        raise
+    if not isinstance(y, Tensor):
+        raise TypeError(
+            f"{name} returned a {type(y).__name__}, expected one Tensor: wrap it in a "
+            "module that picks the tensor whose Jacobian you want."
+        )
+    if not y.is_floating_point():
+        raise TypeError(f"{name} returned dtype {y.dtype}, expected floating point.")
+    return y
+
+
+def _jacobian(
+    model: Callable, x: Tensor, dtype: torch.dtype | None, name: str = "model"
+) -> tuple[Tensor, Tensor]:
+    """Return ∂y/∂x, both flattened, and y = model(x), detached."""
+    with torch.enable_grad():
+        x = x.detach().clone().requires_grad_()
+        y = _output(model, x, dtype, name)
+        flat = y.reshape(-1)  # (d_out,)
+    if not flat.requires_grad:  # a constant
+        return flat.new_zeros(len(flat), x.numel()), y
+
+    def row(v: Tensor) -> Tensor:  # (d_out,) -> vᵀ ∂y/∂x, (d_in,)
+        return torch.autograd.grad(flat, x, v, materialize_grads=True)[0].reshape(-1)
+
+    identity = torch.eye(len(flat), dtype=flat.dtype, device=flat.device)
+    return vmap(row)(identity), y.detach()
+
+
+def _untouched(x: Tensor):
+    """Return a context in which dropout's draws leave the global RNG where it was."""
+    on_gpu = isinstance(x, Tensor) and x.is_cuda
+    return torch.random.fork_rng([x.device] if on_gpu else [])
+
+
+def _finite(jacobian: Tensor, name: str) -> Tensor:
+    if not jacobian.isfinite().all():
+        raise ValueError(
+            f"the Jacobian of {name} has non-finite entries in {jacobian.dtype}: use "
+            "dtype=torch.float64, scale the blocks or take fewer of them."
+        )
+    return jacobian
+
+
+def chain_jacobian(
+    model: Callable[[Tensor], Tensor],
+    x: Float[Tensor, " d_in"],
+    *,
+    shape: Sequence[int] | None = None,
+    dtype: torch.dtype | None = None,
+) -> Float[Tensor, "d_out d_in"]:
+    """Return the Jacobian of a whole model at one input.
+
+    ∂y/∂x, row i, column j: ∂y_i/∂x_j, with y = model(x) flattened. For a chain of
+    blocks this is the product J_L … J_1, and for residual blocks
+    (I + J_L) … (I + J_1), with J_l = ∂F_l/∂h_{l−1} at the stream the chain visits.
+
+    x: (d,), one input, as is. `shape` is how the model sees it, with d entries in all.
+    The default is (d,), or (1, d) if the model holds a BatchNorm, or (1, 1, d), one
+    token alone, if it holds attention. One token attends to itself alone, so the
+    attention weights' share of the derivative is 0: for a sequence give it flattened,
+    with shape=(1, tokens, d), and rows and columns run over tokens · d. For an image
+    give shape=(1, channels, height, width).
+
+    dtype: None computes in x's own; torch.float64 computes with the parameters and x
+    in float64, the caller's model left as it is. A plain chain needs that: in float32
+    its Jacobian underflows, and every singular value below 1e-7 of the largest is
+    rounding.
+
+    The model is used in the mode it is in. BatchNorm in eval mode is a fixed scale; in
+    train mode it is an error, as one sample has no variance. Dropout in train mode
+    gives the Jacobian of one random draw. Nothing of the caller's changes: no `.grad`,
+    mode, buffer or random state.
+
+    Raises ValueError for an x that is not (d,) or not finite, for a shape that a block
+    cannot take (with the block's index) and for a Jacobian that overflows; TypeError if
+    x is not floating point or the model returns anything but one tensor.
+
+    Source: He et al. 2016, arXiv 1603.05027, Eq. 5 (the derivative of a chain).
+
+    >>> double_and_keep = nn.Linear(2, 2, bias=False)
+    >>> _ = double_and_keep.weight.data.copy_(torch.tensor([[2.0, 0.0], [0.0, 1.0]]))
+    >>> chain_jacobian(double_and_keep, torch.ones(2))
+    tensor([[2., 0.],
+            [0., 1.]])
+    """
+    seen = _seen(model, x, shape)
+    with _untouched(x):
+        jacobian, _ = _jacobian(model, seen.to(dtype or x.dtype), dtype)
+    if not jacobian.isfinite().all() and isinstance(model, nn.Sequential):
+        block_jacobians(model, x, shape=shape, dtype=dtype)  # names a block at fault
+    return _finite(jacobian, "the model")
+
+
+def singular_values(
+    model: Callable[[Tensor], Tensor],
+    x: Float[Tensor, " d_in"],
+    *,
+    shape: Sequence[int] | None = None,
+    dtype: torch.dtype | None = None,
+) -> Float[Tensor, " min_d_in_d_out"]:
+    """Return the singular values of ∂y/∂x, descending.
+
+    σ_1 ≥ … ≥ σ_d, the factors by which the model stretches d directions at x: no small
+    change of x is stretched by more than σ_1, and no gradient either. Their root mean
+    square is the stretch that a random direction gets.
+
+    Arguments and errors as for `chain_jacobian`. Values below σ_1 · d · eps (eps is
+    2e-16 in float64, 1e-7 in float32) are rounding.
+
+    >>> singular_values(lambda x: x - 3 * x.flip(0), torch.ones(2))
+    tensor([4., 2.])
+    """
+    return torch.linalg.svdvals(chain_jacobian(model, x, shape=shape, dtype=dtype))
+
+
+def block_jacobians(
+    model: nn.Sequential,
+    x: Float[Tensor, " d_in"],
+    *,
+    shape: Sequence[int] | None = None,
+    dtype: torch.dtype | None = None,
+) -> list[Float[Tensor, "d_next d"]]:
+    """Return the Jacobian of every block, each at the stream the chain brings to it.
+
+    Entry k is ∂h_{k+1}/∂h_k at h_k, for h_0 = x and h_{k+1} = model[k](h_k): I + J for
+    a residual block. The product, last block first, is `chain_jacobian(model, x)`.
+
+    Arguments and errors as for `chain_jacobian`; `shape` is for h_0, and later blocks
+    see what the one before returns. TypeError unless model is an `nn.Sequential`.
+
+    Source: He et al. 2016, arXiv 1603.05027, Eq. 5.
+
+    >>> chain = nn.Sequential(nn.Tanh(), nn.Linear(3, 2, bias=False))
+    >>> first, second = block_jacobians(chain, torch.zeros(3))
+    >>> torch.equal(second @ first, chain[1].weight)
+    True
+    """
+    if not isinstance(model, nn.Sequential):
+        raise TypeError(
+            f"model is a {type(model).__name__}, expected nn.Sequential of blocks."
+        )
+    h = _seen(model, x, shape).to(dtype or x.dtype)
+    jacobians = []
+    with _untouched(x):
+        for k, block in enumerate(model):
+            jacobian, h = _jacobian(block, h, dtype, f"model[{k}]")
+            jacobians.append(_finite(jacobian, f"model[{k}]"))
+    return jacobians
+
+
+def singular_values_by_depth(
+    model: nn.Sequential,
+    x: Float[Tensor, " d"],
+    *,
+    shape: Sequence[int] | None = None,
+    dtype: torch.dtype | None = None,
+) -> Float[Tensor, "depth_plus_1 d"]:
+    """Return the singular values of the first k blocks, for every k, in one pass.
+
+    Row k holds the singular values of ∂h_k/∂x, descending; row 0 is all ones. Where
+    h_k has fewer entries than x the row ends in zeros, so that row k is the square
+    root of the eigenvalues of (∂h_k/∂x)ᵀ(∂h_k/∂x).
+
+    One pass over the chain and one matrix product a block, where a call of
+    `singular_values` for each depth would pass L²/2 blocks.
+
+    Arguments and errors as for `block_jacobians`. Values below σ_1 · d · eps are
+    rounding.
+
+    >>> chain = nn.Sequential(*[nn.Linear(1, 1, bias=False) for _ in range(3)])
+    >>> for block in chain:
+    ...     _ = nn.init.constant_(block.weight, 0.5)
+    >>> singular_values_by_depth(chain, torch.ones(1)).flatten()
+    tensor([1.0000, 0.5000, 0.2500, 0.1250])
+    """
+    jacobians = block_jacobians(model, x, shape=shape, dtype=dtype)
+    product = torch.eye(len(x), dtype=dtype or x.dtype, device=x.device)
+    rows = [product.new_ones(len(x))]
+    for k, jacobian in enumerate(jacobians):
+        product = _finite(jacobian @ product, f"the first {k + 1} blocks")
+        values = torch.linalg.svdvals(product)
+        rows.append(nn.functional.pad(values, (0, len(x) - len(values))))
+    return torch.stack(rows)
