@@ -76,6 +76,7 @@
   for (const root of document.querySelectorAll(".rn-figure, .rn-explorer")) {
     if (root.dataset.on) continue;
     root.dataset.on = "1";
+    root.classList.add("rn-live");
     if (root.matches(".rn-explorer")) root.rnReady = explorer(root);
     near.observe(root);
   }

@@ -17,9 +17,12 @@ import math
 from collections.abc import Callable, Sequence
 from numbers import Real
 
-from .style import assets, picture, svg, unique
+from .style import css, picture, svg, unique, with_assets
 
 MAX_FRAMES = 400
+# Shows the controls while the page is read, so that nothing moves later. Where scripts
+# are off they stay hidden: a control that does nothing is worse than none.
+_LIVE = '<script>document.currentScript?.parentElement.classList.add("rn-live")</script>'
 MAX_BYTES = 300_000  # of one explorer's frames, packed: a page's budget is 400 kB
 
 
@@ -184,17 +187,15 @@ class Explorer:
             for name, values in self.controls.items()
         )
         title = html.escape(self.title)
-        return (
+        return with_assets(
             f'<div class="rn-explorer" role="group" aria-label="{title}" '
-            f'data-frame="{start}"><p class="rn-title">{title}</p>'
+            f'data-frame="{start}"><p class="rn-title">{title}</p>{_LIVE}'
             f'<div class="rn-controls">{controls}</div>'
-            f"<noscript><style>.rn-controls{{display:none}}</style></noscript>"
             f'<div class="rn-picture">{picture(drawing, sentence)}</div>'
             f'<p class="rn-sentence" aria-live="polite">{html.escape(sentence)}</p>'
-            f"<noscript><p>This is one of {len(self.frames)} pictures: the slider that "
-            f"leads to the others needs JavaScript.</p></noscript>"
+            f'<p class="rn-still">This is one of {len(self.frames)} pictures: the '
+            f"controls that lead to the others need JavaScript.</p>"
             f'<script type="text/plain" class="rn-frames">{self.packed}</script></div>'
-            f"{assets()}"
         )
 
     # --- the kernel's life: each move calls draw again ---
@@ -230,9 +231,9 @@ class Explorer:
         return ipywidgets.VBox([title, *rows, self.picture, self.sentence])
 
     def _live(self, drawing: str) -> str:
-        css = assets().partition("<script>")[0]
         return (
-            f'{css}<div class="rn-figure"><div class="rn-picture">{drawing}</div></div>'
+            f'{css()}<div class="rn-figure"><div class="rn-picture">{drawing}'
+            "</div></div>"
         )
 
     def _redraw(self, _change) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import nbformat
 
-from .style import assets
+from .style import with_assets, without_assets
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
 METADATA = {
@@ -72,13 +72,9 @@ def renew_assets(path: Path) -> None:
     for cell in notebook.cells:
         for output in cell.get("outputs", []):
             page = output.get("data", {}).get("text/html", "")
-            if '<style class="rn-assets">' in page:
-                output.data["text/html"] = _without_assets(page) + assets()
+            if 'class="rn-assets"' in page:
+                output.data["text/html"] = with_assets(without_assets(page))
     _write(notebook, path)
-
-
-def _without_assets(page: str) -> str:
-    return page.partition('<style class="rn-assets">')[0]
 
 
 def _write(notebook: nbformat.NotebookNode, path: Path) -> None:
@@ -116,7 +112,7 @@ def same_picture(stored: str, fresh: str, pixels: float = 1.5, share: float = 0.
 
 def _parts(page: str) -> list[str]:
     """Take a figure apart: the HTML around the drawings, then drawings and sentences."""
-    page = _without_assets(page)
+    page = without_assets(page)
     packed = re.search(r'class="rn-frames">([^<]+)<', page)
     drawings = re.findall(r"data:image/svg\+xml;base64,([^\"]+)", page)
     around = re.sub(r"base64,[^\"]+", "", page)

@@ -195,11 +195,24 @@ def picture(svg_text: str, alt: str) -> str:
     )
 
 
-def assets() -> str:
-    """Return the style sheet and the script that every figure and explorer brings."""
-    css = (HERE / "explore.css").read_text(encoding="utf-8")
-    js = (HERE / "explore.js").read_text(encoding="utf-8")
-    return f'<style class="rn-assets">{css}</style><script>{js}</script>'
+def css() -> str:
+    """Return the style sheet of figures and explorers as an element."""
+    sheet = (HERE / "explore.css").read_text(encoding="utf-8")
+    return f'<style class="rn-assets">{sheet}</style>'
+
+
+def with_assets(body: str) -> str:
+    """Return a figure's HTML with the style sheet before it and the script behind it.
+
+    The sheet comes first, so that nothing on the page moves when it is read.
+    """
+    script = (HERE / "explore.js").read_text(encoding="utf-8")
+    return f'{css()}{body}<script class="rn-assets">{script}</script>'
+
+
+def without_assets(page: str) -> str:
+    """Return the HTML that `with_assets` got."""
+    return re.sub(r'<(style|script) class="rn-assets">.*?</\1>', "", page, flags=re.S)
 
 
 def unique(*parts: str) -> str:
@@ -230,9 +243,9 @@ def show(fig: Figure, *, title: str, alt: str) -> None:
             "for example the first thing that style.figure() returns"
         )
     drawing = picture(svg(fig, unique(title, alt)), alt)
-    page = (
+    page = with_assets(
         f'<figure class="rn-figure"><figcaption class="rn-title">{html.escape(title)}'
-        f'</figcaption><div class="rn-picture">{drawing}</div></figure>{assets()}'
+        f'</figcaption><div class="rn-picture">{drawing}</div></figure>'
     )
     bundle = {"text/html": page, "text/plain": f"Figure. {title} {alt}"}
     display(bundle, raw=True)
