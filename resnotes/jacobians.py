@@ -16,6 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 # These read (batch, tokens, d), so one vector is one token, alone in its sequence.
 ATTENTION = (nn.MultiheadAttention, nn.TransformerEncoderLayer)
@@ -119,7 +120,9 @@ def _jacobian(
     model: Callable, x: Tensor, dtype: torch.dtype | None, name: str = "model"
 ) -> tuple[Tensor, Tensor]:
     """Return ∂y/∂x, both flattened, and y = model(x), detached."""
-    with torch.enable_grad():
+    # The plain form of attention: vmap runs through the fused ones one row at a time.
+    plain_attention = sdpa_kernel(SDPBackend.MATH)
+    with torch.inference_mode(False), torch.enable_grad(), plain_attention:
         x = x.detach().clone().requires_grad_()
         y = _output(model, x, dtype, name)
         flat = y.reshape(-1)  # (d_out,)
