@@ -60,4 +60,4 @@ def opened(browser, address, **context):
     page.goto(address)
     yield page
     shell.close()
-    assert troubles == []
+    assert not troubles, troubles
