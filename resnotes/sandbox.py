@@ -1,0 +1,332 @@
+"""Run a student's cells where they can reach nothing, and ask what they compute.
+
+One process per submission, inside bubblewrap: new namespaces for processes, network,
+users and mounts; read-only views of the interpreter and its libraries, an empty /tmp of
+limited size, no environment, no other file of this machine. There `resnotes.inside`
+runs.
+
+The conversation is in lines of JSON over the process's stdin and stdout. The student's
+code can forge every reply, so a reply is only ever numbers to compare, and reading one
+is limited in time and in size. A step (a cell or a probe) that runs too long, takes too
+much memory, starts too many processes or ends the process costs that step alone: the
+sandbox is killed, a fresh one runs the other steps again.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import queue
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+SYSTEM = ("/bin", "/lib", "/lib32", "/lib64", "/usr/bin", "/usr/lib", "/usr/lib64")
+LARGEST_REPLY = 4_000_000  # bytes; the largest honest one has a few thousand
+RESTARTS = 6  # fresh sandboxes a submission may cost before it is given up
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one submission may take. Times in seconds of the clock, sizes in bytes."""
+
+    cell: float = 30.0
+    submission: float = 300.0
+    start: float = 120.0
+    memory: int = 2 * 2**30
+    file: int = 64 * 2**20
+    processes: int = 64
+
+
+class NoSandboxError(RuntimeError):
+    """Bubblewrap is missing or may not work here."""
+
+
+class _StepError(Exception):
+    """The running step ended the conversation: `kind` is the status this gives."""
+
+    def __init__(self, kind: str, sentence: str):
+        super().__init__(sentence)
+        self.kind, self.sentence = kind, sentence
+
+
+def _command(unsafe: bool, limits: Limits) -> list[str]:
+    """Return the command line that starts `resnotes.inside`."""
+    run = [sys.executable, "-I", str(HERE / "inside.py")]
+    if unsafe:
+        return run
+    views = [*SYSTEM, sys.base_prefix, sys.prefix, str(HERE)]
+    readable = dict.fromkeys(v for v in views if v != "/usr" and Path(v).exists())
+    return [
+        "bwrap",
+        *("--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL"),
+        *("--hostname", "sandbox", "--clearenv"),
+        *(part for view in readable for part in ("--ro-bind", view, view)),
+        *("--proc", "/proc", "--dev", "/dev"),
+        *("--size", str(4 * limits.file), "--tmpfs", "/tmp"),
+        *("--size", str(4 * limits.file), "--tmpfs", "/dev/shm"),
+        *("--chdir", "/tmp"),
+        *(part for pair in _environment().items() for part in ("--setenv", *pair)),
+        "--",
+        *run,
+    ]
+
+
+def _environment() -> dict[str, str]:
+    return {
+        "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
+        "HOME": "/tmp",
+        "USER": "student",
+        "LANG": "C.UTF-8",
+        "OMP_NUM_THREADS": "1",
+        "MKL_NUM_THREADS": "1",
+        "MPLBACKEND": "agg",
+        "MPLCONFIGDIR": "/tmp",
+        "IPYTHONDIR": "/tmp/.ipython",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+
+
+def require_sandbox() -> None:
+    """Raise NoSandboxError, with what to do, unless bubblewrap works here.
+
+    It needs Linux with user namespaces, or root; many containers have neither.
+    """
+    advice = (
+        "grade on Linux (on Windows: WSL 2, on macOS: a virtual machine) or, if you "
+        "trust every submission like a program you run yourself, add --unsafe"
+    )
+    if shutil.which("bwrap") is None:
+        raise NoSandboxError(
+            "bubblewrap, the sandbox around students' code, is not installed: "
+            f"`apt install bubblewrap` or `dnf install bubblewrap`; else {advice}."
+        )
+    command = _command(False, Limits())
+    command[command.index("--") + 1 :] = [sys.executable, "-I", "-c", "pass"]
+    tried = subprocess.run(command, capture_output=True, text=True, check=False)
+    if tried.returncode:
+        said = [*tried.stderr.strip().splitlines(), "it says nothing"][0]
+        raise NoSandboxError(
+            f"bubblewrap cannot make a sandbox here ({said}); "
+            "a container needs user namespaces (for Docker: --privileged, or "
+            f"--security-opt seccomp=unconfined --cap-add SYS_ADMIN); else {advice}."
+        )
+
+
+def _descendants(pid: int) -> list[int]:
+    """Return all processes under `pid`, whatever became of those in between."""
+    found, todo = [], [pid]
+    while todo and len(found) < 10_000:
+        parent = todo.pop()
+        try:
+            for task in os.listdir(f"/proc/{parent}/task"):
+                with open(f"/proc/{parent}/task/{task}/children") as children:
+                    todo += (ids := [int(child) for child in children.read().split()])
+                    found += ids
+        except (OSError, ValueError):  # gone meanwhile, or no Linux
+            continue
+    return found
+
+
+def _resident(pid: int) -> int:
+    try:
+        with open(f"/proc/{pid}/statm") as pages:
+            _, resident, shared, *_ = (int(n) for n in pages.read().split())
+    except (OSError, ValueError):
+        return 0
+    return (resident - shared) * os.sysconf("SC_PAGE_SIZE")
+
+
+class Sandbox:
+    """One process that runs one submission's steps, from start to `close`."""
+
+    def __init__(self, limits: Limits, *, unsafe: bool = False):
+        self.limits = limits
+        self.lines: queue.Queue[bytes | None] = queue.Queue()
+        self.process = subprocess.Popen(
+            _command(unsafe, limits),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={"PATH": os.environ.get("PATH", "")} | _environment(),
+            cwd=None if not unsafe else HERE.parent,
+            start_new_session=True,
+        )
+        threading.Thread(target=self._read, daemon=True).start()
+        try:
+            self.ask(asdict(limits), limits.start)
+        except BaseException:
+            self.close()
+            raise
+
+    def _read(self) -> None:
+        """Hand over complete lines; stop at the first that is too long."""
+        stream = self.process.stdout
+        for _ in range(10_000):  # honest code sends one line a request
+            line = stream.readline(LARGEST_REPLY)
+            if not line.endswith(b"\n"):
+                break
+            self.lines.put(line)
+        else:
+            line = b"flood"
+        self.lines.put(b"" if line else None)
+
+    def ask(self, request: dict, seconds: float) -> dict:
+        """Send a request and return the reply, or raise `_StepError`."""
+        if not self.lines.empty() and self.lines.get() is not None:
+            raise _StepError("tampered", "wrote into the grader's channel")
+        try:
+            self.process.stdin.write(json.dumps(request).encode() + b"\n")
+            self.process.stdin.flush()
+        except OSError:
+            raise _StepError("crashed", "ended the Python process") from None
+        line = self._wait(time.monotonic() + seconds)
+        if line is None:
+            raise _StepError("crashed", "ended the Python process")
+        try:
+            reply = json.loads(line)
+        except (ValueError, RecursionError):
+            reply = None
+        if not isinstance(reply, dict):
+            raise _StepError("tampered", "wrote into the grader's channel")
+        return reply
+
+    def _wait(self, until: float) -> bytes | None:
+        while True:
+            try:
+                return self.lines.get(timeout=0.1)
+            except queue.Empty:
+                pass
+            if time.monotonic() > until:
+                raise _StepError("late-cell", "ran longer than a cell may")
+            running = _descendants(self.process.pid)
+            if len(running) > self.limits.processes:
+                raise _StepError("crashed", "started more processes than allowed")
+            if sum(map(_resident, running)) > 1.5 * self.limits.memory:
+                raise _StepError("crashed", "took more memory than allowed")
+
+    def close(self) -> None:
+        """Kill the process and everything it started."""
+        try:
+            if hasattr(os, "killpg"):
+                os.killpg(self.process.pid, signal.SIGKILL)
+            else:
+                self.process.kill()
+        except ProcessLookupError:
+            pass
+        self.process.wait()
+        for stream in (self.process.stdin, self.process.stdout):
+            try:
+                stream.close()
+            except OSError:
+                pass
+
+
+@dataclass
+class Outcome:
+    """What a submission's cells and probes gave. Plain data, to be judged elsewhere.
+
+    `values`: question → (shape, numbers), as the submission's process reported them.
+    `errors`: step → (exception's name, its text); steps are cells' names or questions.
+    `stopped`: step → (status, sentence) for those that had to be killed.
+    """
+
+    values: dict[str, tuple[list[int], list[float]]] = field(default_factory=dict)
+    errors: dict[str, tuple[str, str]] = field(default_factory=dict)
+    stopped: dict[str, tuple[str, str]] = field(default_factory=dict)
+    seconds: float = 0.0
+
+
+def run(
+    cells: Sequence[tuple[str, str]],
+    probes: Sequence[tuple[str, str]],
+    seed: int,
+    limits: Limits | None = None,
+    *,
+    unsafe: bool = False,
+) -> Outcome:
+    """Run (name, source) cells, then (question, source) probes, in sandboxes.
+
+    No probe leaves this process before all cells have run, and none before the answer
+    to the one before it is here. A step that has to be stopped is left out and all
+    others run again in a fresh sandbox, until the submission's time is up.
+    """
+    limits = limits or Limits()
+    outcome, began = Outcome(), time.monotonic()
+    for _ in range(RESTARTS):
+        if _converse(cells, probes, seed, limits, unsafe, outcome, began):
+            break
+    else:
+        outcome.stopped.setdefault("submission", ("crashed", "kept ending the process"))
+    outcome.seconds = time.monotonic() - began
+    return outcome
+
+
+def _converse(cells, probes, seed, limits, unsafe, outcome, began) -> bool:
+    """Run what is left to run in one sandbox; return whether it came to an end."""
+    box, step = None, "start"
+    try:
+        box = Sandbox(limits, unsafe=unsafe)
+        for step, source in cells:
+            if step in outcome.stopped:
+                continue
+            reply = box.ask({"cell": source}, _seconds(limits, began))
+            _note_error(outcome, step, reply)
+        for step, source in probes:
+            if step in outcome.stopped or step in outcome.values:
+                continue
+            request = {"probe": source, "seed": seed}
+            reply = box.ask(request, _seconds(limits, began))
+            if not _note_error(outcome, step, reply):
+                outcome.values[step] = _numbers(reply)
+        return True
+    except _StepError as stop:
+        late = time.monotonic() - began >= limits.submission
+        if late:
+            outcome.stopped["submission"] = ("timeout", "took longer than it may")
+        outcome.stopped[step] = (stop.kind, stop.sentence)
+        return late or step == "start"
+    finally:
+        if box is not None:
+            box.close()
+
+
+def _seconds(limits: Limits, began: float) -> float:
+    """Return how long the next step may take."""
+    return min(limits.cell, began + limits.submission - time.monotonic())
+
+
+def _note_error(outcome: Outcome, step: str, reply: dict) -> bool:
+    if "error" not in reply:
+        outcome.errors.pop(step, None)
+        return False
+    texts = (str(reply["error"])[:80], str(reply.get("text", ""))[:300])
+    outcome.errors[step] = tuple(t.encode("utf-8", "replace").decode() for t in texts)
+    return True
+
+
+def _numbers(reply: dict) -> tuple[list[int], list[float]]:
+    """Return the reply's shape and numbers if they are just that, else raise."""
+    shape, values = reply.get("shape"), reply.get("values")
+    plain = (
+        isinstance(shape, list)
+        and len(shape) <= 8
+        and all(type(n) is int and 0 <= n <= 10**6 for n in shape)
+        and isinstance(values, list)
+        and len(values) == math.prod(shape)
+        and all(type(v) in (int, float) and abs(v) != math.inf for v in values)
+    )
+    if not plain:
+        raise _StepError("tampered", "sent something other than numbers")
+    try:
+        return shape, [float(v) for v in values]
+    except OverflowError:
+        raise _StepError("tampered", "sent something other than numbers") from None
