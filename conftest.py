@@ -15,7 +15,7 @@ hypothesis.settings.load_profile("resnotes")
 
 @pytest.fixture(autouse=True)
 def one_thread_and_a_seed():
-    """Same sums in the same order on every machine; no test leans on another."""
+    """Make sums the same on every machine, and no test lean on another."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
 

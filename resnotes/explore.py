@@ -1,9 +1,9 @@
 """The explorer: one draw function that lives in a kernel and on a page without one.
 
-`explore(draw, depth=range(1, 101), activation=("tanh", "relu"))` draws every frame once.
-With a running kernel the reader gets ipywidgets, and each move calls `draw` again. Where
-there is no kernel (the built book, a code host's preview) native HTML controls switch
-between the frames that were drawn, with no request to anywhere.
+`explore(draw, depth=range(1, 101), activation=("tanh", "relu"))` draws every frame
+once. With a running kernel the reader gets ipywidgets, and each move calls `draw`.
+Where there is no kernel (the built book, a code host's preview) native HTML controls
+switch between the frames that were drawn, with no request to anywhere.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ from .style import css, picture, svg, unique, with_assets
 MAX_FRAMES = 400
 # Shows the controls while the page is read, so that nothing moves later. Where scripts
 # are off they stay hidden: a control that does nothing is worse than none.
-_LIVE = '<script>document.currentScript?.parentElement.classList.add("rn-live")</script>'
+_LIVE = (
+    '<script>document.currentScript?.parentElement.classList.add("rn-live")</script>'
+)
 MAX_BYTES = 300_000  # of one explorer's frames, packed: a page's budget is 400 kB
 
 
@@ -43,8 +45,8 @@ def explore(
     start
         The values shown first, `{"depth": 40}`; else the first of each control.
     controls
-        Name and values. Numbers (a `range` or a list) give a slider, strings or booleans
-        radio buttons, more than four strings a menu.
+        Name and values. Numbers (a `range` or a list) give a slider, strings or
+        booleans radio buttons, more than four strings a menu.
 
     Raises
     ------
@@ -106,7 +108,7 @@ class Explorer:
                 )
             if value not in self.controls[name]:
                 raise ValueError(
-                    f"explore: start has {name}={value!r}, which is not among its values"
+                    f"explore: start has {name}={value!r}, which is none of its values"
                 )
             self.start[name] = value
         sizes = {name: len(values) for name, values in self.controls.items()}

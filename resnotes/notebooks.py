@@ -111,7 +111,7 @@ def same_picture(stored: str, fresh: str, pixels: float = 1.5, share: float = 0.
 
 
 def _parts(page: str) -> list[str]:
-    """Take a figure apart: the HTML around the drawings, then drawings and sentences."""
+    """Take a figure apart: the HTML around, then the drawings and sentences."""
     page = without_assets(page)
     packed = re.search(r'class="rn-frames">([^<]+)<', page)
     drawings = re.findall(r"data:image/svg\+xml;base64,([^\"]+)", page)

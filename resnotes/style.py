@@ -139,6 +139,24 @@ def svg(fig: Figure, uid: str) -> str:
     return head + text[text.index(">") + 1 :].strip()
 
 
+def number(value: float, digits: int = 2) -> str:
+    """Write a number for a sentence, with two significant digits and no "e-10".
+
+    Examples
+    --------
+    >>> number(9.2033e-10), number(157.52), number(0.0353), number(2.0)
+    ('9.2 × 10⁻¹⁰', '160', '0.035', '2')
+    """
+    value = float(value)
+    short = f"{value:.{digits}g}"
+    if "e" not in short or not math.isfinite(value):
+        return short
+    mantissa, exponent = (float(part) for part in short.split("e"))
+    if -4 < exponent < 6:
+        return f"{float(short):,.0f}" if exponent > 0 else short
+    return f"{mantissa:g} × 10{str(int(exponent)).translate(_SUPERSCRIPT)}"
+
+
 def _plain_powers(axis) -> None:
     """Label a log axis with 10⁻³ as text: the page's font, and five times as fast."""
     from matplotlib.ticker import FuncFormatter, LogFormatterSciNotation, NullFormatter
@@ -173,8 +191,8 @@ def _font(font: re.Match) -> str:
     return f"font-size: {font[2]}{weight}"
 
 
-# Where SVG stands alone (JavaScript off, a code host's preview) it cannot see the page's
-# style sheet: it brings the light colours and a white ground of its own.
+# Where SVG stands alone (JavaScript off, a code host's preview) it cannot see the
+# page's style sheet: it brings the light colours and a white ground of its own.
 _ALONE = (
     "<style>svg:root{background:#fff;color:#1a1a1a;--rn-paper:#fff;"
     + "".join(f"--rn-{name}:{light};" for name, light in COLORS.items())

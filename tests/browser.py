@@ -40,7 +40,9 @@ def browser():
 def opened(browser, address, **context):
     """Open a page; fail at the end if it asked the network or wrote an error."""
     troubles = []
-    shell = browser.new_context(**{"viewport": {"width": 1280, "height": 900}} | context)
+    shell = browser.new_context(
+        **{"viewport": {"width": 1280, "height": 900}} | context
+    )
 
     def gate(route):
         if route.request.url.startswith(("file:", "data:", "blob:")):
