@@ -1,0 +1,439 @@
+"""All 2^L ways through a residual stack, sorted by length: exactly, not by sampling.
+
+For h_l = h_{l−1} + F_l(h_{l−1}) the Jacobian at one input is a product that multiplies
+out into 2^L terms, one for each choice of "shortcut" or "branch" at every block:
+
+    ∂h_L/∂h_0 = (I + J_L) ⋯ (I + J_1) = Σ over subsets S of Π_{l ∈ S} J_l
+
+Nobody can list 2^54 terms, and nobody needs to. Keep one gradient for each path
+*length* and walk back from the last block to the first: a path that arrives with m
+branches either had m and took the shortcut, or had m − 1 and took the branch.
+
+    V_m ← V_m + J_lᵀ V_{m−1}
+
+That is L(L+1)/2 products with a Jacobian. All rows go through a block's backward pass
+together, and every branch runs forward once.
+"""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from resnotes.blocks import Residual
+
+Branch = Callable[[Tensor], Tensor]
+
+BRUTE_FORCE_LIMIT = 12  # 2^12 = 4,096 paths; each block more doubles them
+ELEMENTS_AT_ONCE = 2**22  # of cotangents in one backward pass: bounds the extra memory
+
+
+class _Scaled(nn.Module):
+    """The branch of a block that scales it: h ↦ scale · F(h)."""
+
+    def __init__(self, branch: nn.Module, scale):
+        super().__init__()
+        self.branch, self.scale = branch, scale
+
+    def forward(self, h):
+        return self.scale * self.branch(h)
+
+
+def branches_of(stack: nn.Sequential) -> list[nn.Module]:
+    """Take the F_l, scale included, out of a stack of `Residual` blocks.
+
+    The modules are the stack's own, not copies.
+
+    Raises TypeError for a block that is not a `Residual`, and ValueError for one whose
+    shortcut is not the identity: that block has no term that passes unchanged.
+
+    >>> from resnotes.blocks import mlp_stack
+    >>> len(branches_of(mlp_stack(54, 64, residual=True)))
+    54
+    """
+    branches = []
+    for k, block in enumerate(stack):
+        if not isinstance(block, Residual):
+            raise TypeError(
+                f"stack[{k}] is a {type(block).__name__}, expected a Residual block; "
+                "for other blocks write the list of branches yourself."
+            )
+        if not isinstance(block.shortcut, nn.Identity):
+            raise ValueError(
+                f"stack[{k}] has a {type(block.shortcut).__name__} on its shortcut; "
+                "paths are counted for h + F(h), so the shortcut must be the identity."
+            )
+        plain = isinstance(block.scale, float | int) and block.scale == 1
+        branches.append(block.branch if plain else _Scaled(block.branch, block.scale))
+    return branches
+
+
+def _check(branches, x: Tensor, grad_output: Tensor) -> list[Branch]:
+    """Return the branches as a list, or say in one sentence what is wrong."""
+    branches = list(branches)
+    if not branches:
+        raise ValueError(
+            "branches is empty: a stack needs at least one block (L = 0 has only "
+            "the path that is the gradient itself)."
+        )
+    for k, branch in enumerate(branches):
+        if isinstance(branch, Residual):
+            raise TypeError(
+                f"branches[{k}] is a Residual block, expected its branch F alone; "
+                "branches_of(stack) takes the branches out of a stack."
+            )
+        if not callable(branch):
+            raise TypeError(
+                f"branches[{k}] is a {type(branch).__name__}, expected a module or a "
+                "function that maps the stream to what the block adds."
+            )
+        for part in branch.modules() if isinstance(branch, nn.Module) else ():
+            couples = part.training or getattr(part, "running_mean", None) is None
+            if isinstance(part, nn.modules.batchnorm._BatchNorm) and couples:
+                raise ValueError(
+                    f"branches[{k}] has {type(part).__name__} that uses the batch's "
+                    "own statistics: samples would leak into each other's paths; "
+                    "call .eval() on the model (with running statistics) first."
+                )
+    for name, value in (("x", x), ("grad_output", grad_output)):
+        if not isinstance(value, Tensor):
+            raise TypeError(f"{name} is a {type(value).__name__}, expected a Tensor.")
+        if not value.is_floating_point():
+            raise TypeError(
+                f"{name} has dtype {value.dtype}, expected a floating-point tensor; "
+                f"convert it with {name}.float()."
+            )
+        bad = value.numel() - int(value.isfinite().sum())
+        if bad:
+            raise ValueError(
+                f"{name} has {bad} entries that are not finite (of {value.numel()}); "
+                "every path would carry them: clean it first."
+            )
+    if grad_output.shape != x.shape:
+        raise ValueError(
+            f"grad_output has shape {tuple(grad_output.shape)} but x has shape "
+            f"{tuple(x.shape)}; it is the gradient at the last block's output, which "
+            "has the shape of x."
+        )
+    return branches
+
+
+def _run(branch: Branch, h: Tensor) -> Tensor:
+    """F(h), where anything F writes into its input or its buffers is thrown away."""
+    if isinstance(branch, nn.Module):
+        buffers = {name: b.clone() for name, b in branch.named_buffers()}
+        if buffers:
+            return functional_call(branch, buffers, (h.clone(),))
+    return branch(h.clone())
+
+
+def _forward(branches: list[Branch], x: Tensor) -> list[tuple[Tensor, Tensor]]:
+    """Run each branch once; return (h_{l−1}, F_l(h_{l−1})), each with its own graph."""
+    tape, h = [], x.detach()
+    # Dropout draws numbers; the caller's generator must not notice.
+    devices = [x.device] if x.device.type == "cuda" else []
+    with (
+        torch.random.fork_rng(devices),
+        torch.inference_mode(False),
+        torch.enable_grad(),
+    ):
+        for k, branch in enumerate(branches):
+            h = h.detach().clone().requires_grad_()
+            try:
+                added = _run(branch, h)
+            except Exception as error:
+                error.add_note(f"raised by branches[{k}]")
+                raise
+            if added.shape != h.shape:
+                raise ValueError(
+                    f"branches[{k}] maps shape {tuple(h.shape)} to "
+                    f"{tuple(added.shape)}; h + F(h) needs a branch that keeps the "
+                    "shape."
+                )
+            tape.append((h, added))
+            h = h + added
+    if not h.isfinite().all():
+        k = next(k for k, (_, added) in enumerate(tape) if not added.isfinite().all())
+        raise ValueError(
+            f"branches[{k}] returns values that are not finite; scale the branches "
+            "down or use float64."
+        )
+    return tape
+
+
+def _norms(rows: Tensor, order: float = 2) -> Tensor:
+    """Take the norm of each row over everything in it."""
+    return torch.linalg.vector_norm(rows.reshape(len(rows), -1), order, dim=1)
+
+
+def _pull(added: Tensor, h: Tensor, rows: Tensor) -> Tensor:
+    """Jᵀ applied to each of the rows, in one batched backward pass."""
+    if not added.requires_grad:  # a branch that ignores its input, such as zero
+        return torch.zeros_like(rows)
+
+    def backward(cotangents, batched):
+        return torch.autograd.grad(
+            added,
+            h,
+            cotangents,
+            retain_graph=True,
+            is_grads_batched=batched,
+            allow_unused=True,
+            materialize_grads=True,
+        )[0]
+
+    try:
+        return backward(rows, True)
+    except RuntimeError:  # an operation whose backward pass cannot be vectorised
+        return torch.stack([backward(row, False) for row in rows])
+
+
+def _pull_wide(added: Tensor, h: Tensor, rows: Tensor) -> Tensor:
+    """Jᵀ applied to rows that may be too small or too large for the branch's dtype.
+
+    A product of fifty small Jacobians leaves float32. Jᵀ is linear, so each row is
+    brought to about 1 by a power of two, which is exact, and brought back after.
+    """
+    pulled = []
+    for part in rows.split(max(1, ELEMENTS_AT_ONCE // max(1, h.numel()))):
+        if part.dtype == added.dtype:
+            pulled.append(_pull(added, h, part))
+            continue
+        largest = _norms(part, float("inf"))
+        exponent = torch.frexp(largest).exponent.clamp(-1000, 1000)
+        power = torch.ldexp(torch.ones_like(largest), exponent)
+        power = power.view(-1, *[1] * h.dim())
+        unit = torch.mul(part, 1 / power, out=part.new_empty(0, dtype=added.dtype))
+        pulled.append(_pull(added, h, unit) * power)
+    return torch.cat(pulled)
+
+
+def _wide(x: Tensor) -> torch.dtype:
+    """float64, or float32 on the one device that has no float64."""
+    return torch.float32 if x.device.type == "mps" else torch.float64
+
+
+def _by_length(branches, x: Tensor, grad_output: Tensor) -> Tensor:
+    """Compute the rows of `path_gradients` in float64."""
+    branches = _check(branches, x, grad_output)
+    tape = _forward(branches, x)
+    rows = x.new_zeros(len(branches) + 1, *x.shape, dtype=_wide(x))
+    rows[0] = grad_output.detach()
+    for n in range(1, len(branches) + 1):
+        h, added = tape.pop()  # frees this block's graph when the next one is taken
+        rows[1 : n + 1] += _pull_wide(added, h, rows[:n])
+    return rows
+
+
+def path_gradients(
+    branches: Sequence[Branch],
+    x: Float[Tensor, "*shape"],
+    grad_output: Float[Tensor, "*shape"],
+) -> Float[Tensor, "lengths ..."]:
+    """Return the gradient at x carried by all paths of each length, m = 0 … L.
+
+    Row m is the sum over the C(L, m) subsets S of m blocks:
+
+        V_m = Σ_{|S| = m} ( Π_{l ∈ S} J_l )ᵀ g,    Σ_m V_m = ∂⟨g, h_L⟩/∂h_0
+
+    for h_l = h_{l−1} + F_l(h_{l−1}), with J_l the Jacobian of F_l at h_{l−1} and
+    g = `grad_output` the gradient at h_L. `branches` holds the F_l (not the blocks), in
+    order; any module or function that keeps the shape of its input will do. Returns
+    (L + 1, *x.shape) in the dtype and on the device of x.
+
+    Cost: one forward pass, L(L+1)/2 products with a Jacobian, in L batched backward
+    passes. Memory: the L graphs of one forward pass and 8 bytes for each number
+    returned. The rows are summed in float64, and the branches work in their own dtype
+    on rows scaled by powers of two, so a row does not underflow on its way. It still
+    does when it is returned in float32: `gradient_by_length` returns float64.
+
+    Model, gradients, modes, buffers and the random state are left as they were.
+
+    Raises ValueError for no branches, a branch that changes the shape, BatchNorm that
+    uses the batch's statistics, values that are not finite, and a grad_output unlike x;
+    TypeError for a `Residual` block in place of its branch.
+
+    Source: the expansion is Veit et al. 2016, arXiv 1605.06431, Section 3; the
+    recurrence by length is ours.
+
+    >>> x, g = torch.zeros(2, dtype=torch.float64), torch.ones(2, dtype=torch.float64)
+    >>> halve = lambda h: 0.5 * h
+    >>> path_gradients([halve] * 3, x, g)[:, 0].tolist()  # C(3, m) / 2^m
+    [1.0, 1.5, 0.75, 0.125]
+    """
+    return _by_length(branches, x, grad_output).to(x.dtype)
+
+
+def gradient_by_length(
+    branches: Sequence[Branch],
+    x: Float[Tensor, "*shape"],
+    grad_output: Float[Tensor, "*shape"],
+) -> Float[Tensor, " lengths"]:
+    """Return ‖V_m‖₂ for m = 0 … L: how much gradient each path length carries.
+
+    The norm is taken over the whole batch, of the rows of `path_gradients`, in float64
+    whatever the dtype of x, so lengths that carry 1e-60 are still told apart. The norms
+    do not add up to the norm of the gradient: the rows point in different directions.
+
+    Raises what `path_gradients` raises.
+
+    >>> x = torch.zeros(2)
+    >>> norms = gradient_by_length([lambda h: 1e-3 * h] * 20, x, torch.ones(2))
+    >>> f"{norms[20]:.2e}"  # √2 · 1e-60, far below float32
+    '1.41e-60'
+    """
+    return _norms(_by_length(branches, x, grad_output))
+
+
+def every_path(
+    branches: Sequence[Branch],
+    x: Float[Tensor, "*shape"],
+    grad_output: Float[Tensor, "*shape"],
+) -> tuple[Bool[Tensor, "paths L"], Float[Tensor, "paths ..."]]:
+    """List all 2^L paths one by one: the slow way, which `path_gradients` must match.
+
+    Returns (taken, gradients): `taken[i, l]` says whether path i goes through branch
+    l + 1, and `gradients[i]` is ( Π_{l ∈ S_i} J_l )ᵀ g in the dtype of x. Path 0 takes
+    no branch, the last path takes all.
+
+    Raises ValueError above L = 12, and what `path_gradients` raises.
+
+    >>> x = torch.zeros(1)
+    >>> taken, carried = every_path([lambda h: 2 * h, lambda h: 3 * h], x, x + 1)
+    >>> taken.int().tolist(), carried.flatten().tolist()
+    ([[0, 0], [1, 0], [0, 1], [1, 1]], [1.0, 2.0, 3.0, 6.0])
+    """
+    branches = _check(branches, x, grad_output)
+    depth = len(branches)
+    if depth > BRUTE_FORCE_LIMIT:
+        raise ValueError(
+            f"branches has {depth} entries, so 2^{depth} paths; listing them stops at "
+            f"{BRUTE_FORCE_LIMIT}: path_gradients sums them by length at any depth."
+        )
+    numbers = torch.arange(2**depth, device=x.device)
+    taken = (numbers[:, None] >> torch.arange(depth, device=x.device)) & 1 == 1
+    return taken, _along(taken, branches, x, grad_output).to(x.dtype)
+
+
+def _along(taken: Tensor, branches, x: Tensor, grad_output: Tensor) -> Tensor:
+    """Follow single paths; taken: (paths, L) → gradients (paths, *x.shape)."""
+    tape = _forward(branches, x)
+    rows = grad_output.detach().to(_wide(x)).repeat(len(taken), *[1] * x.dim())
+    for k in reversed(range(len(branches))):
+        h, added = tape.pop()
+        through = taken[:, k]
+        if through.any():
+            rows[through] = _pull_wide(added, h, rows[through])
+    return rows
+
+
+def sample_path_norms(
+    branches: Sequence[Branch],
+    x: Float[Tensor, "*shape"],
+    grad_output: Float[Tensor, "*shape"],
+    *,
+    samples: int = 10,
+    seed: int = 0,
+) -> Float[Tensor, "lengths samples"]:
+    """Return ‖( Π_{l ∈ S} J_l )ᵀ g‖₂ of single random paths, `samples` of each length.
+
+    This is what Veit et al. measured: the gradient along *one* path. Multiply the mean
+    of row m by C(L, m) for their curve. It is at least ‖V_m‖₂ on average, by the
+    triangle inequality; the two agree only if all paths of a length point one way.
+
+    Returns (L + 1, samples) in float64. The random state is left as it was.
+
+    Raises ValueError for samples below 1, and what `path_gradients` raises.
+
+    Source: Veit et al. 2016, arXiv 1605.06431, Section 5.
+
+    >>> norms = sample_path_norms([lambda h: h / 2] * 5, torch.zeros(1), torch.ones(1))
+    >>> norms.mean(1).tolist()
+    [1.0, 0.5, 0.25, 0.125, 0.0625, 0.03125]
+    """
+    branches = _check(branches, x, grad_output)
+    if samples < 1:
+        raise ValueError(f"samples={samples} must be at least 1.")
+    depth = len(branches)
+    generator = torch.Generator().manual_seed(seed)
+    lengths = torch.arange(depth + 1).repeat_interleave(samples)
+    order = torch.rand(len(lengths), depth, generator=generator).argsort(1).argsort(1)
+    taken = (order < lengths[:, None]).to(x.device)
+    rows = _along(taken, branches, x, grad_output)
+    return _norms(rows).view(depth + 1, samples)
+
+
+def path_length_distribution(
+    L: int, p: float | Sequence[float] = 0.5
+) -> Float[Tensor, " lengths"]:
+    """Return the share of paths of each length m = 0 … L, in float64.
+
+    P(m) = C(L, m) p^m (1 − p)^(L−m)
+
+    when a path takes each block with probability p, independently; p = ½ counts all
+    2^L paths alike. A list of L probabilities gives each block its own, as the survival
+    probabilities of stochastic depth do.
+
+    Raises ValueError for L below 0, a p outside [0, 1], and a list that is not L long.
+
+    >>> path_length_distribution(4).mul(2**4).tolist()
+    [1.0, 4.0, 6.0, 4.0, 1.0]
+    >>> f"{path_length_distribution(54)[5:18].sum():.4%}"
+    '0.4537%'
+    """
+    if isinstance(L, bool) or not isinstance(L, int):
+        raise TypeError(f"L={L!r} must be an int, got {type(L).__name__}.")
+    if L < 0:
+        raise ValueError(f"L={L} must be at least 0.")
+    chances = [float(p)] * L if isinstance(p, int | float) else [float(q) for q in p]
+    if len(chances) != L:
+        raise ValueError(f"p has {len(chances)} entries, expected one for each of {L}.")
+    for q in chances:
+        if not 0 <= q <= 1:
+            raise ValueError(f"p={q} must be a probability, between 0 and 1.")
+    shares = torch.zeros(L + 1, dtype=torch.float64)
+    shares[0] = 1
+    for q in chances:  # the recurrence of path_gradients, with numbers for matrices
+        shares[1:] = (1 - q) * shares[1:] + q * shares[:-1]
+        shares[0] *= 1 - q
+    return shares
+
+
+def effective_lengths(
+    carried: Float[Tensor, " lengths"], share: float = 0.95
+) -> tuple[int, int]:
+    """Return (first, last): the shortest range of lengths that carries `share` of all.
+
+    `carried[m]` is what length m carries, such as `gradient_by_length(...)`; of several
+    shortest ranges, the one that carries most.
+
+    Raises ValueError for a share outside (0, 1], and for values that are negative, not
+    finite or all zero.
+
+    >>> effective_lengths(torch.tensor([1.0, 40.0, 50.0, 8.0, 1.0]), share=0.9)
+    (1, 2)
+    >>> effective_lengths(path_length_distribution(54))
+    (20, 34)
+    """
+    if not 0 < share <= 1:
+        raise ValueError(f"share={share} must be above 0 and at most 1.")
+    carried = torch.as_tensor(carried, dtype=torch.float64).cpu()
+    if carried.dim() != 1 or not carried.numel():
+        raise ValueError(
+            f"carried has shape {tuple(carried.shape)}, expected one value a length."
+        )
+    if not carried.isfinite().all() or (carried < 0).any() or carried.sum() == 0:
+        raise ValueError(
+            "carried must be finite, at least 0 and somewhere above 0; pass norms."
+        )
+    sums = torch.cat([carried.new_zeros(1), carried.cumsum(0)])  # sums[i] = first i
+    # A share of exactly 1 must not be lost to the last bit of a sum.
+    needed = share * sums[-1] * (1 - 1e-12)
+    for size in range(1, len(carried) + 1):
+        windows = sums[size:] - sums[:-size]  # windows[i] = carried[i : i + size]
+        first = int(windows.argmax())
+        if windows[first] >= needed:
+            break
+    return first, first + size - 1
