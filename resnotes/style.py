@@ -86,9 +86,9 @@ def figure(nrows: int = 1, ncols: int = 1, height: float = 3.0, **kwargs):
     axes = fig.subplots(nrows, ncols, **kwargs)
     # Fixed margins in inches: the frames of an explorer must not jump.
     fig.subplots_adjust(
-        left=0.74 / width,
+        left=0.8 / width,
         right=1 - 0.2 / width,
-        bottom=0.5 / height,
+        bottom=0.54 / height,
         top=1 - 0.15 / height,
         hspace=0.4,
         wspace=0.35,
