@@ -15,8 +15,10 @@ it again, and it does what is missing. The chapters read the CSV with `load`.
 
 import argparse
 import contextlib
+import copy
 import csv
 import datetime
+import functools
 import io
 import itertools
 import json
@@ -35,8 +37,12 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from resnotes.blocks import classifier, mlp_stack
-from resnotes.training import History, mnist1d, seed, train
+from resnotes.blocks import Residual, classifier, mlp_stack
+from resnotes.lesions import lesion_study, random_deletions, random_swaps, without
+from resnotes.paths import branches_of, gradient_by_length, sample_path_norms
+from resnotes.recipes import RECIPES, first_steps
+from resnotes.training import Data, History, mnist1d, seed, train
+from resnotes.transformers import transformer
 
 ROOT = Path(__file__).resolve().parents[1]
 MEASUREMENTS = ROOT / "chapters" / "measurements"
@@ -126,6 +132,250 @@ def degradation_gradients(kind: str, depth: int, seed: int) -> list[dict]:
     ]
 
 
+# Kind, depth, survival probability of the last block, epochs after which to look.
+_PATH_NETS = {
+    "residual 54": ("residual", 54, 1.0, (0, 1, 2, 4, 8, 15)),
+    "stochastic 54": ("residual", 54, 0.5, (15,)),
+    "plain 54": ("plain", 54, 1.0, (15,)),
+    "plain 12": ("plain", 12, 1.0, (15,)),
+    "residual 12": ("residual", 12, 1.0, (15,)),
+}
+
+
+def paths(seed: int, net: str) -> list[dict]:
+    """Train a BatchNorm MLP; measure its gradient by path length, and lesions.
+
+    15 epochs of Adam at 2e-3, batch 128, on MNIST-1D. `gradient`: the norm of the
+    gradient at h_0 over all paths of length `at`; `one path`: the mean norm over 10
+    single paths of that length; both for the mean cross-entropy of the first 128
+    training examples in evaluation mode, after `epoch` epochs (before the first, the
+    running statistics are those of the training set). `accuracy`: of the test set,
+    intact, or with `delete one`: block `at` (from 1) deleted, `delete`: `at` random
+    blocks deleted, `swap`: `at` random swaps. `tau`: Kendall's, of the order.
+    """
+    kind, depth, survival, epochs = _PATH_NETS[net]
+    model, data = _batchnorm_mlp(kind, depth, seed), mnist1d()
+    adam = torch.optim.Adam(model.parameters(), lr=2e-3, fused=True)
+    rows, before = [], 0
+
+    def row(measure, at, value, repeat=0, tau=1.0):
+        told = dict(measure=measure, epoch=before, at=at, repeat=repeat)
+        rows.append({**told, "tau": float(tau), "value": float(value)})
+
+    for epoch in epochs:
+        if epoch > before:
+            train(
+                model,
+                data,
+                epochs=epoch - before,
+                survival=survival,
+                seed=100 * seed + epoch,
+                optimizer=lambda *_, **__: adam,  # one Adam through all stages
+            )
+            before = epoch
+        row("accuracy", 0, accuracy(model, data.x_test, data.y_test))
+        row("training accuracy", 0, accuracy(model, data.x_train, data.y_train))
+        if kind == "residual":
+            looked_at = model if epoch else _calibrated(model, data.x_train)
+            exact, single = _gradient_by_length(looked_at, data)
+            for m in range(depth + 1):
+                row("gradient", m, exact[m])
+                row("one path", m, single[m])
+
+    lesions = [("delete one", k + 1, 0, without(depth, k)) for k in range(depth)]
+    for count in (c for c in (1, 2, 3, 5, 10, 20, 30, 40) if c < depth):
+        for r in range(5):
+            order = random_deletions(depth, count, seed=1000 * r + count)
+            lesions.append(("delete", count, r, order))
+    for count in (1, 2, 4, 8, 16, 32, 64):
+        for r in range(5):
+            order = random_swaps(depth, count, seed=1000 * r + count)
+            lesions.append(("swap", count, r, order))
+    studied = lesion_study(
+        model,
+        lambda damaged: accuracy(damaged, data.x_test, data.y_test),
+        [order for *_, order in lesions],
+    )
+    for (measure, at, r, _), told in zip(lesions, studied, strict=True):
+        row(measure, at, told["score"], r, told["kendall_tau"])
+    return rows
+
+
+@torch.no_grad()
+def accuracy(model, x, y) -> float:
+    """Return the share of inputs that the model, in evaluation mode, labels right."""
+    model.eval()
+    return float((model(x).argmax(1) == y).double().mean())
+
+
+def _calibrated(model, x) -> torch.nn.Module:
+    """Copy a network and set BatchNorm's running statistics to those of x."""
+    twin = copy.deepcopy(model).train()
+    for module in twin.modules():
+        if isinstance(module, torch.nn.BatchNorm1d):
+            module.momentum = 1.0  # the running statistics become the last batch's
+    with torch.no_grad():
+        twin(x)
+    return twin.eval()
+
+
+def _gradient_by_length(model, data):
+    """Return (exact norms, mean single-path norms) at h_0, each of length L + 1."""
+    model.eval()
+    x, y = data.x_train[:128], data.y_train[:128]
+    with torch.no_grad():
+        stream = model.stem(x)
+        end = model.blocks(stream)
+    end.requires_grad_()
+    (gradient,) = torch.autograd.grad(F.cross_entropy(model.head(end), y), end)
+    branches = branches_of(model.blocks)
+    single = sample_path_norms(branches, stream, gradient, samples=10)
+    return gradient_by_length(branches, stream, gradient), single.mean(1)
+
+
+@functools.cache
+def _shallow(run_seed: int) -> tuple[torch.nn.Linear, Data, float]:
+    """Train 6 plain blocks; return the head, the stream before it and the accuracy."""
+    seed(run_seed)
+    stack = mlp_stack(6, 64, residual=False, norm="batch", activation="relu")
+    model, data = classifier(stack, 40, 64, 10), mnist1d()
+    history = train(model, data, epochs=15, seed=run_seed)
+    model.eval().requires_grad_(False)
+    with torch.no_grad():
+        x_train, x_test = (model.blocks(model.stem(x)) for x in (data[0], data[2]))
+    stream = data._replace(x_train=x_train, x_test=x_test)
+    return model.head, stream, history.train_accuracy[-1]
+
+
+def extra_stack(recipe: str, extra: int) -> torch.nn.Sequential:
+    """Draw the blocks that are put behind a trained net: "KIND NORM START".
+
+    KIND is plain or residual, NORM is none or batch, and START one of `mlp_stack`'s
+    `init`, or "identity": the layer then starts as h ↦ h on a stream h ≥ 0. For a plain
+    layer that is W = I and b = 0; for a residual one the branch Linear(ReLU(BN(h)))
+    with a linear layer of zeros.
+    """
+    kind, norm, start = recipe.split()
+    if recipe == "residual batch identity":
+        blocks = []
+        for _ in range(extra):
+            linear = torch.nn.Linear(64, 64)
+            torch.nn.init.zeros_(linear.weight), torch.nn.init.zeros_(linear.bias)
+            branch = torch.nn.Sequential(
+                torch.nn.BatchNorm1d(64), torch.nn.ReLU(), linear
+            )
+            blocks.append(Residual(branch))
+        return torch.nn.Sequential(*blocks)
+    stack = mlp_stack(
+        extra,
+        64,
+        residual=kind == "residual",
+        norm=None if norm == "none" else norm,
+        activation="relu",
+        init="default" if start == "identity" else start,
+    )
+    if recipe == "plain none identity":
+        for block in stack:
+            torch.nn.init.eye_(block[0].weight), torch.nn.init.zeros_(block[0].bias)
+    return stack
+
+
+def extra_layers(recipe: str, lr: float, extra: int, seed: int) -> list[dict]:
+    """Train blocks put between a trained net's last block and its head, 4 epochs.
+
+    Everything else is frozen, so doing nothing keeps the accuracy there was. Epoch 0
+    is before the first step.
+    """
+    head, stream, shallow_accuracy = _shallow(seed)
+    torch.manual_seed(seed)
+    model = torch.nn.Sequential(extra_stack(recipe, extra), head).eval()
+    with torch.no_grad():
+        hits = (model(stream.x_train).argmax(1) == stream.y_train).float()
+    history = train(model, stream, epochs=4, lr=lr, seed=seed)
+    accuracies = [hits.mean().item(), *history.train_accuracy]
+    return [
+        {"epoch": k, "train_accuracy": accuracy, "shallow_accuracy": shallow_accuracy}
+        for k, accuracy in enumerate(accuracies)
+    ]
+
+
+def _train_transformer(norm, depth, warmup, lr, run_seed, steps) -> list[dict]:
+    """Train one transformer; a row has the mean mini-batch loss of a twentieth of it.
+
+    The accuracies, over the whole training and test set, are in the last row.
+    """
+    seed(run_seed)
+    history = train(
+        transformer(depth, norm),
+        mnist1d(),
+        steps=steps,
+        lr=lr,
+        batch_size=64,
+        warmup_steps=warmup,
+        seed=run_seed,
+        evaluate_every=steps,
+    )
+    every = steps // 20
+    rows = []
+    for step in range(every, len(history.step_loss) + 1, every):
+        loss = sum(history.step_loss[step - every : step]) / every
+        rows.append({"step": step, "loss": loss})
+    status = f"diverged: {history.reason}" if history.diverged else "ok"
+    if history.diverged:
+        rows.append({"step": len(history.step_loss), "loss": math.nan})
+    for row in rows:
+        row.update(train_accuracy=math.nan, test_accuracy=math.nan, status="ok")
+    rows[-1]["status"] = status
+    if not history.diverged:
+        rows[-1]["train_accuracy"] = history.train_accuracy[-1]
+        rows[-1]["test_accuracy"] = history.test_accuracy[-1]
+    return rows
+
+
+def norm_warmup(lr: float, depth: int, norm: str, warmup: int, seed: int) -> list[dict]:
+    """Train a transformer on MNIST-1D: 200 steps of Adam, batch 64, linear warm-up."""
+    return _train_transformer(norm, depth, warmup, lr, seed, steps=200)
+
+
+def norm_others(depth: int, norm: str, seed: int) -> list[dict]:
+    """Train as in norm_warmup, Adam at 1e-3 without warm-up."""
+    return _train_transformer(norm, depth, 0, 1e-3, seed, steps=200)
+
+
+def norm_long(norm: str, seed: int) -> list[dict]:
+    """Train 6 blocks for 2,000 steps of Adam at 1e-3, batch 64, warm-up over 100."""
+    return _train_transformer(norm, 6, 100, 1e-3, seed, steps=2000)
+
+
+_TRANSFORMER_TOLERANCE = dict(loss=0.25, train_accuracy=0.15, test_accuracy=0.15)
+
+RECIPE_RATES = (3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
+
+
+def recipes(recipe: str, depth: int) -> list[dict]:
+    """Train the first hundred steps of a recipe, six rates × five seeds, on MNIST-1D.
+
+    `resnotes.recipes.first_steps`: blocks of two Linear layers of width 32, Adam with a
+    constant rate, batches of 128. The row of step 1 has the loss (nats) before the
+    first update, each other row the mean of the ten mini-batch losses up to its step.
+    """
+    losses = first_steps(recipe, depth, lrs=RECIPE_RATES, seeds=range(5))
+    tens = losses.unflatten(-1, (-1, 10)).mean(-1)  # (rates, seeds, 10)
+    curves = torch.cat([losses[..., :1], tens], dim=-1).tolist()
+    return [
+        {
+            "lr": lr,
+            "seed": run_seed,
+            "step": step,
+            "loss": float(f"{loss:.4g}"),
+            "status": "ok" if math.isfinite(loss) else "diverged",
+        }
+        for lr, by_seed in zip(RECIPE_RATES, curves, strict=True)
+        for run_seed, curve in enumerate(by_seed)
+        for step, loss in zip((1, *range(10, 101, 10)), curve, strict=True)
+    ]
+
+
 _DEGRADATION_GRID = {
     "kind": ("plain", "residual"),
     "depth": (20, 56, 110),
@@ -147,6 +397,33 @@ SWEEPS = {
             ),
         ),
         Sweep(
+            name="extra_layers",
+            about="blocks put behind a trained net: can training make them do nothing?",
+            grid={
+                "recipe": (
+                    "plain none default",
+                    "plain none he",
+                    "plain none orthogonal",
+                    "plain none identity",
+                    "plain batch default",
+                    "plain batch he",
+                    "plain batch orthogonal",
+                    "residual none default",
+                    "residual batch default",
+                    "residual batch identity",
+                ),
+                "lr": (2e-3, 5e-4),
+                "extra": (4, 16, 48),
+                "seed": (0, 1, 2),
+            },
+            run=extra_layers,
+            checked=(
+                dict(recipe="plain none identity", lr=2e-3, extra=4, seed=0),
+                dict(recipe="residual batch identity", lr=2e-3, extra=4, seed=0),
+            ),
+            tolerance=dict(train_accuracy=0.1, shallow_accuracy=0.05),
+        ),
+        Sweep(
             name="degradation_gradients",
             about="the gradient at every block of the same networks before training",
             grid=_DEGRADATION_GRID,
@@ -156,6 +433,60 @@ SWEEPS = {
                 dict(kind="residual", depth=56, seed=1),
             ),
             tolerance=dict(gradient_norm=0.01),
+        ),
+        Sweep(
+            name="paths",
+            about="gradient by path length and lesions of BatchNorm MLPs, trained",
+            grid={"seed": (0, 1, 2), "net": tuple(_PATH_NETS)},
+            run=paths,
+            checked=(dict(seed=0, net="residual 12"),),
+            tolerance=dict(value=0.25),
+        ),
+        Sweep(
+            name="norm_warmup",
+            about="pre- and post-norm transformers of 6 and 50 blocks, with warm-up",
+            grid={
+                "lr": (1e-3, 3e-3, 3e-4),
+                "depth": (50, 6),
+                "norm": ("pre", "post"),
+                "warmup": (0, 100),
+                "seed": (0, 1, 2, 3, 4),
+            },
+            run=norm_warmup,
+            checked=(
+                dict(lr=1e-3, depth=6, norm="pre", warmup=0, seed=0),
+                dict(lr=1e-3, depth=6, norm="post", warmup=100, seed=0),
+            ),
+            tolerance=_TRANSFORMER_TOLERANCE,
+        ),
+        Sweep(
+            name="norm_others",
+            about="Peri-LN and DeepNorm transformers of 6 and 50 blocks, no warm-up",
+            grid={
+                "depth": (50, 6),
+                "norm": ("peri", "deep"),
+                "seed": (0, 1, 2, 3, 4),
+            },
+            run=norm_others,
+            checked=(dict(depth=6, norm="peri", seed=0),),
+            tolerance=_TRANSFORMER_TOLERANCE,
+        ),
+        Sweep(
+            name="norm_long",
+            about="pre- and post-norm transformers of 6 blocks, ten times longer",
+            grid={"norm": ("pre", "post"), "seed": (0, 1, 2, 3, 4)},
+            run=norm_long,
+            checked=(),
+            tolerance=_TRANSFORMER_TOLERANCE,
+        ),
+        Sweep(
+            name="recipes",
+            about="the first hundred steps of fourteen ways to begin a residual net",
+            grid={"recipe": tuple(RECIPES), "depth": (4, 16, 64)},
+            run=recipes,
+            checked=(dict(recipe="ReZero", depth=4),),
+            # Rates of 0.1 are chaotic: there a loss may come out as anything near.
+            tolerance=dict(loss=0.5),
         ),
     )
 }
