@@ -13,7 +13,8 @@ from contextlib import contextmanager
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
+from torch.func import vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 Loss = Callable[[Tensor], Tensor]
 
@@ -35,6 +36,7 @@ def _untouched(x: Tensor):
         torch.random.fork_rng(devices, device_type=kind),
         torch.inference_mode(False),
         torch.enable_grad(),
+        sdpa_kernel(SDPBackend.MATH),  # vmap would take the fused ones row by row
     ):
         yield
 
@@ -43,7 +45,7 @@ def _check(name: str, blocks: nn.Module, x: Tensor, x_name: str = "x") -> None:
     if not isinstance(blocks, nn.Sequential):
         raise TypeError(
             f"{name} is a {type(blocks).__name__}, expected an nn.Sequential of "
-            f"blocks: wrap the blocks with nn.Sequential(*blocks)."
+            "blocks: wrap the blocks with nn.Sequential(*blocks)."
         )
     if len(blocks) == 0:
         raise ValueError(f"{name} is empty, expected an nn.Sequential of ≥ 1 blocks.")
@@ -66,25 +68,34 @@ def _check(name: str, blocks: nn.Module, x: Tensor, x_name: str = "x") -> None:
         )
 
 
-class _Stream(nn.Module):
-    """All of h_0 = x, h_1, …, h_L. A module, so that its buffers can be swapped."""
+@contextmanager
+def _buffers_copied(blocks: Iterable[nn.Module]):
+    """Let running statistics and other state move in copies, then restore them."""
+    modules = {module for block in blocks for module in block.modules()}
+    kept = [(m, dict(m._buffers)) for m in modules if m._buffers]
+    copies = {
+        id(b): b.clone() for _, held in kept for b in held.values() if b is not None
+    }
+    for module, held in kept:
+        module._buffers.update({name: copies.get(id(b)) for name, b in held.items()})
+    try:
+        yield
+    finally:
+        for module, held in kept:
+            module._buffers.update(held)
 
-    def __init__(self, blocks: Iterable[nn.Module], name: str):
-        super().__init__()
-        self.blocks = nn.ModuleList(blocks)
-        self.name = name
 
-    def forward(self, x: Tensor) -> list[Tensor]:
-        stream = [x]
-        for k, block in enumerate(self.blocks):
-            h, where = (
-                stream[-1],
-                f"block {k} ({self.name}[{k}], a {type(block).__name__})",
-            )
+def _stream(name: str, blocks: list[nn.Module], x: Tensor) -> list[Tensor]:
+    """Return h_0 … h_L in one graph."""
+    stream = [x.detach().clone().requires_grad_()]
+    with _buffers_copied(blocks):
+        for k, block in enumerate(blocks):
+            where = f"block {k} ({name}[{k}], a {type(block).__name__})"
+            h = stream[-1].clone()  # a block that works in place gets its own copy
             try:
-                out = block(h.clone())  # a block that works in place gets its own copy
+                out = block(h)
             except (RuntimeError, ValueError) as error:
-                raise ValueError(_shapes_differ(where, block, h, error)) from error
+                raise ValueError(f"{where} {_why(block, h, error)}") from error
             if not isinstance(out, Tensor):
                 raise TypeError(
                     f"{where} returned a {type(out).__name__}, expected one tensor: "
@@ -96,29 +107,22 @@ class _Stream(nn.Module):
                     "expected one that depends on it: look for detach() or no_grad()."
                 )
             stream.append(out)
-        return stream
+    return stream
 
 
-def _shapes_differ(where: str, block: nn.Module, h: Tensor, error: Exception) -> str:
-    parameters = [
-        f"{name} {tuple(p.shape)}"
-        for name, p in block.named_parameters()
+def _why(block: nn.Module, h: Tensor, error: Exception) -> str:
+    """Say what a block was given, what it holds and why that failed."""
+    weights = [
+        f"{name} {tuple(parameter.shape)}"
+        for name, parameter in block.named_parameters()
         if name.endswith("weight")
     ]
-    has = f", its weights are {', '.join(parameters[:3])}" if parameters else ""
-    reason = str(error).strip().splitlines()[0]
+    holds = f", its weights are {', '.join(weights[:3])}" if weights else ""
+    reason = str(error).strip().splitlines()[0].rstrip(".")
     return (
-        f"{where} failed on a stream of shape {tuple(h.shape)} and {h.dtype}{has}: "
-        f"{reason}. Give x, or the block before, the shape this block takes."
+        f"failed on a stream of shape {tuple(h.shape)} and {h.dtype}{holds}: {reason}. "
+        "Give x, or what the block before returns, the shape and dtype it takes."
     )
-
-
-def _stream(name: str, blocks: Iterable[nn.Module], x: Tensor) -> list[Tensor]:
-    """Return h_0 … h_L in one graph. Buffers (running statistics) move in copies."""
-    module = _Stream(blocks, name)
-    copies = {key: buffer.clone() for key, buffer in module.named_buffers()}
-    x = x.detach().clone().requires_grad_()
-    return functional_call(module, copies, (x,)) if copies else module(x)
 
 
 def _loss_value(loss: Loss | None, output: Tensor, depth: int) -> Tensor:
@@ -138,7 +142,7 @@ def _loss_value(loss: Loss | None, output: Tensor, depth: int) -> Tensor:
             "loss returned a number that does not depend on the output, so it has no "
             "gradient: look for detach(), item() or a comparison in the loss."
         )
-    return value.reshape(())
+    return value.reshape(()) if value.ndim else value
 
 
 def _norm(gradients: Tensor) -> Tensor:
@@ -164,7 +168,8 @@ def _is_degenerate(value: Tensor, before: Tensor, after: Tensor) -> bool:
     sent, probe, arrived, passed = (
         float(_norm(g.detach()[None])) for g in (sent, probe, arrived, passed)
     )
-    return sent > 0 and passed > 0 and arrived * probe < DEGENERATE * passed * sent
+    limit = max(DEGENERATE, torch.finfo(after.dtype).eps)  # bfloat16 rounds at 8e-3
+    return sent > 0 and passed > 0 and arrived * probe < limit * passed * sent
 
 
 def _warn_degenerate(what: str) -> None:
@@ -204,7 +209,7 @@ def gradient_norms(
     """
     _check("model", model, x)
     with _untouched(x):
-        stream = _stream("model", model, x)
+        stream = _stream("model", list(model), x)
         value = _loss_value(loss, stream[-1], len(model))
         gradients = torch.autograd.grad(
             value, stream, retain_graph=True, materialize_grads=True
