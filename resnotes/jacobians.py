@@ -172,9 +172,8 @@ def chain_jacobian(
     give shape=(1, channels, height, width).
 
     dtype: None computes in x's own; torch.float64 computes with the parameters and x
-    in float64, the caller's model left as it is. A plain chain needs that: in float32
-    its Jacobian underflows, and every singular value below 1e-7 of the largest is
-    rounding.
+    in float64, the caller's model left as it is. A deep plain chain needs that: in
+    float32 its Jacobian underflows, and 1e-7 of the largest entry is rounding.
 
     The model is used in the mode it is in. BatchNorm in eval mode is a fixed scale; in
     train mode it is an error, as one sample has no variance. Dropout in train mode
@@ -199,28 +198,6 @@ def chain_jacobian(
     if not jacobian.isfinite().all() and isinstance(model, nn.Sequential):
         block_jacobians(model, x, shape=shape, dtype=dtype)  # names a block at fault
     return _finite(jacobian, "the model")
-
-
-def singular_values(
-    model: Callable[[Tensor], Tensor],
-    x: Float[Tensor, " d_in"],
-    *,
-    shape: Sequence[int] | None = None,
-    dtype: torch.dtype | None = None,
-) -> Float[Tensor, " min_d_in_d_out"]:
-    """Return the singular values of ∂y/∂x, descending.
-
-    σ_1 ≥ … ≥ σ_d, the factors by which the model stretches d directions at x: no small
-    change of x is stretched by more than σ_1, and no gradient either. Their root mean
-    square is the stretch that a random direction gets.
-
-    Arguments and errors as for `chain_jacobian`. Values below σ_1 · d · eps (eps is
-    2e-16 in float64, 1e-7 in float32) are rounding.
-
-    >>> singular_values(lambda x: x - 3 * x.flip(0), torch.ones(2))
-    tensor([4., 2.])
-    """
-    return torch.linalg.svdvals(chain_jacobian(model, x, shape=shape, dtype=dtype))
 
 
 def block_jacobians(
@@ -258,6 +235,69 @@ def block_jacobians(
     return jacobians
 
 
+def _product_singular_values(
+    jacobians: list[Tensor], every_depth: bool
+) -> list[Float[Tensor, " r"]]:
+    """Return the singular values of J_L … J_1, each to about twelve digits.
+
+    A product of matrices in float64 forgets every singular value below 1e-16 of the
+    largest, and its SVD returns rounding in their place. Here J_k Q_{k−1} = Q_k R_k, so
+    that J_k … J_1 = Q_k (R_k … R_1): orthogonal times triangular, with rows of very
+    different size, each accurate for its own size. LAPACK's gejsv finds the singular
+    values of such a matrix (Drmač and Veselić 2008, LAPACK working note 169).
+    """
+    from scipy.linalg.lapack import dgejsv
+
+    q = product = torch.eye(jacobians[0].shape[1], dtype=torch.float64)
+    rows = []
+    for k, jacobian in enumerate(jacobians, start=1):
+        q, r = torch.linalg.qr(jacobian.double().cpu() @ q)
+        product = _finite(r @ product, f"the first {k} blocks")
+        if not every_depth and k < len(jacobians):
+            continue
+        if not product.any():  # gejsv has no answer for a matrix of zeros
+            rows.append(product.new_zeros(min(product.shape)))
+            continue
+        values, _, _, scale, _, info = dgejsv(
+            product.T.numpy(), joba=2, jobu=3, jobv=3, jobr=0, jobt=0, jobp=0
+        )
+        assert info == 0, f"LAPACK's gejsv returned info={info}"
+        values = torch.from_numpy(values) * (scale[0] / scale[1])
+        rows.append(values.sort(descending=True).values)
+    return rows
+
+
+def singular_values(
+    model: Callable[[Tensor], Tensor],
+    x: Float[Tensor, " d_in"],
+    *,
+    shape: Sequence[int] | None = None,
+    dtype: torch.dtype | None = None,
+) -> Float[Tensor, " min_d_in_d_out"]:
+    """Return the singular values of ∂y/∂x, descending.
+
+    σ_1 ≥ … ≥ σ_d, the factors by which the model stretches d directions at x: no small
+    change of x is stretched by more than σ_1, and no gradient either. Their root mean
+    square is the stretch that a random direction gets.
+
+    Arguments and errors as for `chain_jacobian`. For an `nn.Sequential` they come from
+    the Jacobians of its blocks, and each of them is accurate, however small. For any
+    other model, values below σ_1 · d · eps are rounding (eps is 2e-16 in float64, 1e-7
+    in float32).
+
+    >>> singular_values(lambda x: x - 3 * x.flip(0), torch.ones(2))
+    tensor([4., 2.])
+    """
+    if not isinstance(model, nn.Sequential) or len(model) < 2:
+        return torch.linalg.svdvals(chain_jacobian(model, x, shape=shape, dtype=dtype))
+    jacobians = block_jacobians(model, x, shape=shape, dtype=dtype)
+    values = _product_singular_values(jacobians, every_depth=False)[0]
+    values = nn.functional.pad(
+        values, (0, min(len(x), len(jacobians[-1])) - len(values))
+    )
+    return _finite(values.to(x.device, dtype or x.dtype), "the model")
+
+
 def singular_values_by_depth(
     model: nn.Sequential,
     x: Float[Tensor, " d"],
@@ -271,11 +311,11 @@ def singular_values_by_depth(
     h_k has fewer entries than x the row ends in zeros, so that row k is the square
     root of the eigenvalues of (∂h_k/∂x)ᵀ(∂h_k/∂x).
 
-    One pass over the chain and one matrix product a block, where a call of
+    One pass over the chain, one QR and one SVD a block, where a call of
     `singular_values` for each depth would pass L²/2 blocks.
 
-    Arguments and errors as for `block_jacobians`. Values below σ_1 · d · eps are
-    rounding.
+    Arguments and errors as for `block_jacobians`. Every value is accurate, however
+    small beside the largest.
 
     >>> chain = nn.Sequential(*[nn.Linear(1, 1, bias=False) for _ in range(3)])
     >>> for block in chain:
@@ -284,10 +324,9 @@ def singular_values_by_depth(
     tensor([1.0000, 0.5000, 0.2500, 0.1250])
     """
     jacobians = block_jacobians(model, x, shape=shape, dtype=dtype)
-    product = torch.eye(len(x), dtype=dtype or x.dtype, device=x.device)
-    rows = [product.new_ones(len(x))]
-    for k, jacobian in enumerate(jacobians):
-        product = _finite(jacobian @ product, f"the first {k + 1} blocks")
-        values = torch.linalg.svdvals(product)
-        rows.append(nn.functional.pad(values, (0, len(x) - len(values))))
-    return torch.stack(rows)
+    rows = [torch.ones(len(x), dtype=torch.float64)]
+    if jacobians:
+        rows += _product_singular_values(jacobians, every_depth=True)
+    padded = [nn.functional.pad(row, (0, len(x) - len(row))) for row in rows]
+    values = torch.stack(padded).to(x.device, dtype or x.dtype)
+    return _finite(values, "the model")

@@ -162,8 +162,39 @@ def test_singular_values_by_depth_equal_a_call_for_each_depth(kind):
     by_depth = singular_values_by_depth(net, x)
     assert by_depth.shape == (7, 7)
     for k in range(7):
-        expected = singular_values(net[:k], x)
+        expected = torch.linalg.svdvals(chain_jacobian(net[:k], x))
         torch.testing.assert_close(by_depth[k], expected, rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(singular_values(net[:k], x), by_depth[k])
+
+
+def test_small_singular_values_of_a_deep_plain_chain_are_exact():
+    import mpmath
+
+    torch.manual_seed(0)
+    net, x = mlp_stack(50, 6, residual=False), torch.randn(6, dtype=torch.float64)
+    with mpmath.workdps(200):
+        product = mpmath.eye(6)
+        for jacobian in block_jacobians(net, x, dtype=torch.float64):
+            product = mpmath.matrix(jacobian.tolist()) * product
+        exact = [float(v) for v in mpmath.svd_r(product, compute_uv=False)]
+    assert exact[-1] < 1e-25 * exact[0]
+    exact = torch.tensor(exact, dtype=torch.float64)
+    values = singular_values(net, x, dtype=torch.float64)
+    torch.testing.assert_close(values, exact, rtol=1e-10, atol=0)
+    by_depth = singular_values_by_depth(net, x, dtype=torch.float64)[-1]
+    torch.testing.assert_close(by_depth, values, rtol=1e-12, atol=0)
+    float32 = singular_values(net, x.float())[:4]  # the others are below 1e-38
+    torch.testing.assert_close(float32.double(), exact[:4], rtol=1e-3, atol=0)
+
+
+@given(seed=st.integers(0, 10**6), kind=st.sampled_from(["plain", "residual"]))
+def test_singular_values_multiply_to_the_product_of_determinants(seed, kind):
+    torch.manual_seed(seed)
+    net = mlp_stack(40, 8, **KINDS[kind]).double()
+    x = torch.randn(8, dtype=torch.float64)
+    logs = [j.slogdet().logabsdet for j in block_jacobians(net, x)]
+    by_depth = singular_values_by_depth(net, x)[1:].log().sum(dim=1)
+    torch.testing.assert_close(by_depth, torch.stack(logs).cumsum(0), rtol=1e-9, atol=0)
 
 
 def test_by_depth_pads_with_zeros_behind_a_bottleneck():
@@ -171,7 +202,8 @@ def test_by_depth_pads_with_zeros_behind_a_bottleneck():
     by_depth = singular_values_by_depth(net, torch.randn(4))
     assert by_depth.shape == (3, 4)
     assert (by_depth[1, 2:] == 0).all()
-    assert (by_depth[2, 2:] < 1e-6).all() and (by_depth[2, :2] > 0).all()
+    assert (by_depth[2, 2:] == 0).all() and (by_depth[2, :2] > 0).all()
+    assert singular_values(net, torch.randn(4)).shape == (4,)
 
 
 class HeBranch(nn.Module):
@@ -387,5 +419,5 @@ def test_overflow_is_an_error_and_names_a_block_at_fault():
     double = nn.Sequential(*[Scaled(1.0) for _ in range(200)])
     raises(ValueError, "the model", "float64", model=double, x=torch.ones(2))
     assert chain_jacobian(double, torch.ones(2), dtype=torch.float64)[0, 0] == 2.0**200
-    with pytest.raises(ValueError, match="the first 128 blocks"):
+    with pytest.raises(ValueError, match="the model"):
         singular_values_by_depth(double, torch.ones(2))
