@@ -20,6 +20,7 @@ import os
 import queue
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -58,26 +59,25 @@ class _StepError(Exception):
         self.kind, self.sentence = kind, sentence
 
 
-def _command(unsafe: bool, limits: Limits) -> list[str]:
-    """Return the command line that starts `resnotes.inside`."""
-    run = [sys.executable, "-I", str(HERE / "inside.py")]
-    if unsafe:
-        return run
+def _bwrap(limits: Limits) -> list[str]:
+    """Return the command line that makes a sandbox, up to what runs in it."""
     views = [*SYSTEM, sys.base_prefix, sys.prefix, str(HERE)]
     readable = dict.fromkeys(v for v in views if v != "/usr" and Path(v).exists())
+    devices = [f"/dev/{d}" for d in ("null", "zero", "full", "random", "urandom")]
+    size = str(4 * limits.file)
     return [
         "bwrap",
         *("--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL"),
         *("--hostname", "sandbox", "--clearenv"),
         *(part for view in readable for part in ("--ro-bind", view, view)),
-        *("--proc", "/proc", "--dev", "/dev"),
-        *("--size", str(4 * limits.file), "--tmpfs", "/tmp"),
-        *("--size", str(4 * limits.file), "--tmpfs", "/dev/shm"),
-        *("--chdir", "/tmp"),
+        *(part for path in devices for part in ("--dev-bind", path, path)),
+        *("--proc", "/proc", "--size", size, "--tmpfs", "/dev/shm"),
+        *("--size", size, "--tmpfs", "/tmp", "--chdir", "/tmp"),
         *(part for pair in _environment().items() for part in ("--setenv", *pair)),
-        "--",
-        *run,
     ]
+
+
+RUNNER = [sys.executable, "-I", str(HERE / "inside.py")]
 
 
 def _environment() -> dict[str, str]:
@@ -109,8 +109,7 @@ def require_sandbox() -> None:
             "bubblewrap, the sandbox around students' code, is not installed: "
             f"`apt install bubblewrap` or `dnf install bubblewrap`; else {advice}."
         )
-    command = _command(False, Limits())
-    command[command.index("--") + 1 :] = [sys.executable, "-I", "-c", "pass"]
+    command = [*_bwrap(Limits()), sys.executable, "-I", "-c", "pass"]
     tried = subprocess.run(command, capture_output=True, text=True, check=False)
     if tried.returncode:
         said = [*tried.stderr.strip().splitlines(), "it says nothing"][0]
@@ -145,31 +144,118 @@ def _resident(pid: int) -> int:
     return (resident - shared) * os.sysconf("SC_PAGE_SIZE")
 
 
+class _Warm:
+    """A process that has imported torch and forks runners into sandboxes.
+
+    Importing takes longer than most submissions run. One serves this whole process.
+    """
+
+    lock = threading.Lock()
+    one: _Warm | None = None
+    works = sys.platform == "linux"
+
+    def __init__(self):
+        self.control, theirs = socket.socketpair()
+        self.control.settimeout(Limits.start)
+        with theirs:
+            self.process = subprocess.Popen(
+                [*RUNNER, str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env=_environment(),
+                cwd="/",
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
+        if self.control.recv(100) != b"warm":
+            raise OSError("the warm process does not start")
+
+    @classmethod
+    def start(cls, inside: int, ends: Sequence[int]) -> int:
+        """Put a runner into the sandbox of process `inside`; return its parent's id."""
+        with cls.lock:
+            if cls.one is None or cls.one.process.poll() is not None:
+                cls.one = cls()
+            socket.send_fds(cls.one.control, [str(inside).encode()], ends)
+            said = json.loads(cls.one.control.recv(1000))
+        if "error" in said:
+            raise OSError(said["error"])
+        return said["keeper"]
+
+
 class Sandbox:
     """One process that runs one submission's steps, from start to `close`."""
 
     def __init__(self, limits: Limits, *, unsafe: bool = False):
         self.limits = limits
         self.lines: queue.Queue[bytes | None] = queue.Queue()
-        self.process = subprocess.Popen(
-            _command(unsafe, limits),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env={"PATH": os.environ.get("PATH", "")} | _environment(),
-            cwd=None if not unsafe else HERE.parent,
-            start_new_session=True,
-        )
-        threading.Thread(target=self._read, daemon=True).start()
+        self.holder = ()  # the pipes of what keeps a warm sandbox open
+        self.parents = []  # the processes whose descendants are the sandbox's
         try:
+            if unsafe:
+                self._start(RUNNER)
+            elif not self._start_warm():
+                self._start([*_bwrap(limits), *RUNNER])
+            threading.Thread(target=self._read, daemon=True).start()
             self.ask(asdict(limits), limits.start)
         except BaseException:
             self.close()
             raise
 
+    def _start(self, command: Sequence[str], **more) -> None:
+        self.process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={"PATH": os.environ.get("PATH", "")} | _environment(),
+            start_new_session=True,
+            **more,
+        )
+        self.requests, self.replies = self.process.stdin, self.process.stdout
+        self.parents.append(self.process.pid)
+
+    def _start_warm(self) -> bool:
+        """Make a sandbox that holds nothing but `cat` and have a runner forked into it.
+
+        Returns False where the kernel lets us make namespaces but not enter them.
+        """
+        if not _Warm.works:
+            return False
+        told, tells = os.pipe()
+        ours = [os.pipe(), os.pipe()]  # requests, replies
+        (theirs_in, self_out), (self_in, theirs_out) = ours
+        requests, replies = os.fdopen(self_out, "wb"), os.fdopen(self_in, "rb")
+        try:
+            info = ("--info-fd", str(tells))
+            self._start([*_bwrap(self.limits), *info, "cat"], pass_fds=[tells])
+            holder = self.requests, self.replies
+            self.requests.write(b"\n")
+            self.requests.flush()
+            if self.replies.readline() != b"\n":  # it is up when it echoes
+                raise OSError("bubblewrap does not start")
+            inside = json.loads(os.read(told, 1000))["child-pid"]
+            keeper = _Warm.start(inside, [theirs_in, theirs_out])
+        except (OSError, ValueError) as error:
+            _Warm.works = False
+            print(f"sandboxes start cold, which is slower: {error}", file=sys.stderr)
+            self.close()
+            requests.close()
+            replies.close()
+            self.parents.clear()
+            return False
+        finally:
+            for end in (told, tells, theirs_in, theirs_out):
+                os.close(end)
+        self.parents.append(keeper)
+        self.holder = holder
+        self.requests, self.replies = requests, replies
+        return True
+
     def _read(self) -> None:
         """Hand over complete lines; stop at the first that is too long."""
-        stream = self.process.stdout
+        stream = self.replies
         for _ in range(10_000):  # honest code sends one line a request
             line = stream.readline(LARGEST_REPLY)
             if not line.endswith(b"\n"):
@@ -184,8 +270,8 @@ class Sandbox:
         if not self.lines.empty() and self.lines.get() is not None:
             raise _StepError("tampered", "wrote into the grader's channel")
         try:
-            self.process.stdin.write(json.dumps(request).encode() + b"\n")
-            self.process.stdin.flush()
+            self.requests.write(json.dumps(request).encode() + b"\n")
+            self.requests.flush()
         except OSError:
             raise _StepError("crashed", "ended the Python process") from None
         line = self._wait(time.monotonic() + seconds)
@@ -207,7 +293,7 @@ class Sandbox:
                 pass
             if time.monotonic() > until:
                 raise _StepError("late-cell", "ran longer than a cell may")
-            running = _descendants(self.process.pid)
+            running = [pid for root in self.parents for pid in _descendants(root)]
             if len(running) > self.limits.processes:
                 raise _StepError("crashed", "started more processes than allowed")
             if sum(map(_resident, running)) > 1.5 * self.limits.memory:
@@ -223,7 +309,7 @@ class Sandbox:
         except ProcessLookupError:
             pass
         self.process.wait()
-        for stream in (self.process.stdin, self.process.stdout):
+        for stream in (*self.holder, self.requests, self.replies):
             try:
                 stream.close()
             except OSError:
