@@ -47,6 +47,28 @@ def test_a_page_is_complete(chromium, path):
 
 
 @each(PAGES)
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_axe_finds_nothing_serious(chromium, path, theme):
+    """WCAG by axe-core: no violation of impact serious or critical."""
+    from axe_playwright_python.sync_playwright import Axe
+
+    with opened(chromium, path.as_uri(), color_scheme=theme) as page:
+        page.evaluate("window.MathJax?.startup?.promise")
+        for k in range(page.locator(".rn-figure, .rn-explorer").count()):
+            root = page.locator(".rn-figure, .rn-explorer").nth(k)
+            root.scroll_into_view_if_needed()
+            root.locator("svg[role=img]").wait_for()
+        found = Axe().run(page, options={"preload": False}).response["violations"]
+        grave = [
+            (v["id"], node["html"][:160], node["failureSummary"][:300])
+            for v in found
+            if v["impact"] in ("serious", "critical")
+            for node in v["nodes"][:3]
+        ]
+        assert grave == []
+
+
+@each(PAGES)
 def test_every_explorer_goes_to_both_ends(chromium, path):
     with opened(chromium, path.as_uri()) as page:
         for k in range(page.locator(".rn-explorer").count()):
