@@ -94,7 +94,8 @@ def explain(path: Path, wheel: str) -> None:
     import nbformat
 
     notebook = nbformat.read(path, as_version=4)
-    cell = nbformat.v4.new_code_cell(FIRST_CELL.format(wheel=wheel), id="needs-resnotes")
+    source = FIRST_CELL.format(wheel=wheel)
+    cell = nbformat.v4.new_code_cell(source, id="needs-resnotes")
     if notebook.cells[0].id != cell.id:
         notebook.cells.insert(0, cell)
         nbformat.write(notebook, path)
