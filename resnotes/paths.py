@@ -196,18 +196,19 @@ def _pull_wide(added: Tensor, h: Tensor, rows: Tensor) -> Tensor:
     A product of fifty small Jacobians leaves float32. Jᵀ is linear, so each row is
     brought to about 1 by a power of two, which is exact, and brought back after.
     """
-    pulled = []
-    for part in rows.split(max(1, ELEMENTS_AT_ONCE // max(1, h.numel()))):
-        if part.dtype == added.dtype:
-            pulled.append(_pull(added, h, part))
-            continue
-        largest = _norms(part, float("inf"))
-        exponent = torch.frexp(largest).exponent.clamp(-1000, 1000)
-        power = torch.ldexp(torch.ones_like(largest), exponent)
-        power = power.view(-1, *[1] * h.dim())
-        unit = torch.mul(part, 1 / power, out=part.new_empty(0, dtype=added.dtype))
-        pulled.append(_pull(added, h, unit) * power)
-    return torch.cat(pulled)
+    if rows.dtype == added.dtype:
+        return _pull(added, h, rows)
+    largest = _norms(rows, float("inf"))
+    exponent = torch.frexp(largest).exponent.clamp(-1000, 1000)
+    power = torch.ldexp(torch.ones_like(largest), exponent).view(-1, *[1] * h.dim())
+    return _pull(added, h, (rows / power).to(added.dtype)) * power
+
+
+def _parts(count: int, h: Tensor) -> list[slice]:
+    """Split `count` rows into parts of bounded size, the last part first."""
+    size = max(1, ELEMENTS_AT_ONCE // max(1, h.numel()))
+    starts = range(0, count, size)
+    return [slice(start, min(start + size, count)) for start in reversed(starts)]
 
 
 def _wide(x: Tensor) -> torch.dtype:
@@ -223,7 +224,9 @@ def _by_length(branches, x: Tensor, grad_output: Tensor) -> Tensor:
     rows[0] = grad_output.detach()
     for n in range(1, len(branches) + 1):
         h, added = tape.pop()  # frees this block's graph when the next one is taken
-        rows[1 : n + 1] += _pull_wide(added, h, rows[:n])
+        for part in _parts(n, h):  # longest first: a row is read before it changes
+            pulled = _pull_wide(added, h, rows[part])
+            rows[part.start + 1 : part.stop + 1] += pulled
     return rows
 
 
@@ -323,9 +326,9 @@ def _along(taken: Tensor, branches, x: Tensor, grad_output: Tensor) -> Tensor:
     rows = grad_output.detach().to(_wide(x)).repeat(len(taken), *[1] * x.dim())
     for k in reversed(range(len(branches))):
         h, added = tape.pop()
-        through = taken[:, k]
-        if through.any():
-            rows[through] = _pull_wide(added, h, rows[through])
+        through = taken[:, k].nonzero().squeeze(1)
+        for part in _parts(len(through), h):
+            rows[through[part]] = _pull_wide(added, h, rows[through[part]])
     return rows
 
 
