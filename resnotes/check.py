@@ -221,3 +221,608 @@ class vanishing:
             2.0,
         )
         _tick("a line through all norms that are not 0")
+
+
+class block:
+    """Assignment 2: the residual block."""
+
+    @staticmethod
+    def q1(make_shortcut: Callable) -> None:
+        """Try shortcuts that change nothing, channels, length, and both."""
+        x = torch.arange(24.0).view(1, 3, 8)
+        same = _call(make_shortcut, 3, 3, 1)
+        if list(same.parameters()):
+            raise NotYet("3 → 3 channels, stride 1: nothing changes, so no weights")
+        if not torch.equal(_call(same, x), x):
+            raise NotYet("3 → 3 channels, stride 1: the input should come out as it is")
+        wider = _call(make_shortcut, 3, 5, 1)
+        count = sum(p.numel() for p in wider.parameters())
+        _compare(
+            count,
+            15,
+            {
+                "3 → 5 channels takes 15 weights; 20 came: leave the bias out": 20,
+                "3 → 5 channels takes 15 weights; 45 came: the kernel is 1 wide": 45,
+                "3 → 5 channels: the number of channels has to change": 0,
+            },
+        )
+        halves = _call(make_shortcut, 3, 3, 2)
+        if list(halves.parameters()):
+            raise NotYet("3 → 3 channels, stride 2: averaging needs no weights")
+        odd = torch.zeros(1, 3, 8)
+        odd[..., 1::2] = 1
+        _compare(
+            _call(halves, odd),
+            torch.full((1, 3, 4), 0.5),
+            {
+                "odd positions do not count: a stride without a window skips them": (
+                    torch.zeros(1, 3, 4)
+                ),
+                "this is the largest of each window, not the mean": (
+                    torch.ones(1, 3, 4)
+                ),
+            },
+        )
+        both = _call(_call(make_shortcut, 3, 6, 2), x)
+        if both.shape != (1, 6, 4):
+            raise NotYet(f"3 → 6 channels, stride 2: {tuple(both.shape)} came")
+        _tick("it averages, projects only if it must, and has no weight too many")
+
+    @staticmethod
+    def q2(start_as_identity: Callable) -> None:
+        """Start three branches at zero and send a gradient back through each."""
+        branches = [
+            nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 4)),
+            nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)),
+            nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 4), nn.Tanh()),
+        ]
+        x = torch.arange(12.0).view(3, 4).cos()
+        for branch in branches:
+            for parameter in branch.parameters():
+                parameter.data += 0.1
+            before = branch[0].weight.clone()
+            _call(start_as_identity, branch)
+            kinds = ", ".join(type(layer).__name__ for layer in branch)
+            y = branch(x)
+            if y.abs().max() > 0:
+                biased = (y - y[:1]).abs().max() == 0
+                raise NotYet(
+                    f"{kinds}: {'the bias' if biased else 'something'} is left, and "
+                    "the branch does not return 0"
+                )
+            if not torch.equal(branch[0].weight, before):
+                raise NotYet(
+                    f"{kinds}: the first layer was changed too; with all weights zero "
+                    "no weight gets a gradient, and none ever will"
+                )
+            if not all(p.requires_grad for p in branch.parameters()):
+                raise NotYet(f"{kinds}: a parameter no longer takes a gradient")
+            sent = torch.autograd.grad(y, list(branch.parameters()), torch.ones(3, 4))
+            if all(not gradient.any() for gradient in sent):
+                raise NotYet(f"{kinds}: no gradient arrives anywhere in the branch")
+        _tick("zero at the start, and the last layer gets a gradient")
+
+    @staticmethod
+    def q3(jacobian: Callable) -> None:
+        """Take a matrix, whose Jacobian is itself, and a cube."""
+        A = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]).double()
+        x = torch.tensor([0.3, -0.7])
+        before = x.clone()
+        got = _call(jacobian, lambda h: A @ h.double(), x)
+        _unchanged(x, before, "x")
+        _compare(
+            got,
+            A,
+            {
+                "rows and columns are swapped: row i is the output's": A.T,
+                "twice too large: the two points are 2ε apart": 2 * A,
+            },
+        )
+        got = _tensor(_call(jacobian, lambda h: h**3, torch.tensor([1.0, 2.0])))
+        right = torch.diag(torch.tensor([3.0, 12.0])).double()
+        gap = (got - right).abs().max() if got.shape == right.shape else math.inf
+        if gap > 5e-2:
+            _compare(got, right)
+        if gap > 1e-4:
+            raise NotYet(
+                f"the error for h³ is {gap:.1g}: ε is too large, or the difference is "
+                "one-sided, or the numbers are float32"
+            )
+        _tick("right to five digits, with forward calls only")
+
+    @staticmethod
+    def q4(critical_scale: Callable) -> None:
+        """Take matrices whose eigenvalues stand on the diagonal, and a rotation."""
+        tilted = torch.tensor([[-0.5, 10.0, 0.0], [0.0, -2.0, 7.0], [0.0, 0.0, 3.0]])
+        values = torch.linalg.svdvals(tilted)
+        _compare(
+            _call(critical_scale, tilted),
+            0.5,
+            {
+                "this takes singular values; I + αJ is singular where −1/α is an "
+                "eigenvalue of J": 1 / values[0],
+                "a zero of 1 + αλ needs a negative λ": 1 / 3,
+                "it is the most negative eigenvalue that gets there first": 2.0,
+                "the sign: α = −1/λ": -0.5,
+            },
+        )
+        turn = torch.tensor([[0.0, -3.0], [3.0, 0.0]])
+        got = _tensor(_call(critical_scale, turn))
+        if not torch.isinf(got):
+            raise NotYet(
+                "a rotation has complex eigenvalues: no α makes I + αJ singular, so "
+                f"the answer is math.inf, and {_say(got)} came"
+            )
+        _tick("the first real, negative eigenvalue, and inf without one")
+
+
+class paths:
+    """Assignment 3: paths."""
+
+    @staticmethod
+    def q1(count_paths: Callable) -> None:
+        """Multiply out two small products, and time a deep one."""
+        _compare(_call(count_paths, [[1], [1]]), [1, 2, 1])
+        _compare(
+            _call(count_paths, [[3], [3]]),
+            [1, 0, 0, 2, 0, 0, 1],
+            {
+                "these are modules: a branch of 3 layers counts 3": [1, 2, 1],
+                "each block can also be passed by its shortcut": [0, 0, 0, 0, 0, 0, 1],
+            },
+        )
+        _compare(
+            _call(count_paths, [[1, 3, 3], [1]]),
+            [1, 2, 1, 2, 2],
+            {"two branches of the same length are two ways": [1, 2, 1, 1, 1]},
+        )
+        got = _call(count_paths, [[3]] * 60)
+        if sum(got) != 2**60:
+            raise NotYet("60 blocks have 2**60 paths: whole numbers, no floats")
+        _tick("every path counted by its layers")
+
+    @staticmethod
+    def q2(tangents_by_length: Callable) -> None:
+        """Follow numbers instead of vectors: F = 2h and 3h, then F = h²/2 twice."""
+        one = torch.ones(1, dtype=torch.float64)
+        got = _call(tangents_by_length, [lambda h: 2 * h, lambda h: 3 * h], one, one)
+        _compare(
+            got,
+            [[1.0], [5.0], [6.0]],
+            {
+                "row m already holds this block when row m + 1 is made from it: use "
+                "the rows from before the block": [[1.0], [5.0], [19.0]],
+                "row m is the sum over all paths of length m, not one of them": (
+                    [[1.0], [2.0], [6.0]]
+                ),
+                "that is the change after m blocks, all paths together": (
+                    [[1.0], [3.0], [12.0]]
+                ),
+            },
+        )
+        bent = [lambda h: h**2 / 2] * 2
+        _compare(
+            _call(tangents_by_length, bent, one, one),
+            [[1.0], [2.5], [1.5]],
+            {
+                "the second block sees h_1, not x": [[1.0], [2.0], [1.0]],
+                "the stream is h + F(h): the shortcut counts for h_1 too": (
+                    [[1.0], [1.5], [0.5]]
+                ),
+            },
+        )
+        _tick("each length in its row, each Jacobian at its stream")
+
+    @staticmethod
+    def q3(gradient_through: Callable) -> None:
+        """Follow numbers again: F = 2h and 3h, then F = h²/2 twice, through block 0."""
+        one = torch.ones(1, dtype=torch.float64)
+        straight = [lambda h: 2 * h, lambda h: 3 * h]
+        _compare(
+            _call(gradient_through, straight, one, one, 0),
+            [[0.0], [2.0], [6.0]],
+            {
+                "these are all paths: leave out those that pass block k by": (
+                    [[1.0], [5.0], [6.0]]
+                ),
+                "these are the paths that pass block k by": [[1.0], [3.0], [0.0]],
+                "block k's own branch counts too: the rows are one too early": (
+                    [[2.0], [6.0], [0.0]]
+                ),
+                "block k is counted from 0": [[0.0], [3.0], [6.0]],
+            },
+        )
+        _compare(
+            _call(gradient_through, [lambda h: h**2 / 2] * 2, one, one, 0),
+            [[0.0], [1.0], [1.5]],
+            {
+                "taking block k out of the network changes what later blocks see": (
+                    [[0.0], [1.5], [1.5]]
+                ),
+                "every Jacobian is taken at x; block l sees h_l": [[0.0], [1.0], [1.0]],
+            },
+        )
+        _tick("only the paths through block k, in the network as it is")
+
+    @staticmethod
+    def q4(lesion_effects: Callable) -> None:
+        """Delete blocks that multiply the stream by 2 and by 1.5."""
+        from .blocks import Residual
+
+        blocks = nn.Sequential(Residual(_scaling(1, 1)), Residual(_scaling(0.5, 0.5)))
+        x, y = torch.tensor([[1.0, 0.0]]).double(), torch.tensor([0])
+
+        def loss(gap):
+            return math.log1p(math.exp(-gap))
+
+        got = _call(lesion_effects, blocks, nn.Identity(), x, y)
+        right = torch.tensor([loss(1.5), loss(2)]).double() - loss(3)
+        _compare(
+            got,
+            right,
+            {
+                "these are losses: subtract the intact network's": right + loss(3),
+                "the sign: positive means that the loss rises": -right,
+                "block 0 is still missing when block 1 is deleted": (
+                    [loss(1.5) - loss(3), loss(1) - loss(3)]
+                ),
+                "the shortcut stays when a block is deleted": (
+                    [math.log(2) - loss(3)] * 2
+                ),
+            },
+        )
+        moody = nn.Sequential(Residual(nn.BatchNorm1d(2)), Residual(nn.Dropout(0.5)))
+        moody[0].eval()
+        x, y = torch.tensor([[1.0, 0.0], [0.0, 3.0]]), torch.tensor([0, 1])
+        before = moody[0].branch.running_mean.clone()
+        first = _tensor(_call(lesion_effects, moody, nn.Identity(), x, y))
+        if not torch.equal(moody[0].branch.running_mean, before):
+            raise NotYet("BatchNorm's statistics moved: evaluate in eval mode")
+        if not _close(
+            first, _tensor(_call(lesion_effects, moody, nn.Identity(), x, y))
+        ):
+            raise NotYet("two calls differ: dropout is on, or a block stayed deleted")
+        if moody[0].training or not moody[1].training:
+            raise NotYet(
+                "modules are not in the mode they were in: they need not all have had "
+                "the same one"
+            )
+        _tick("one block at a time, in eval mode, nothing left changed")
+
+
+class _Double(nn.Module):
+    """A stand-in for a norm, whose place shows in the result."""
+
+    def forward(self, x):
+        return 2 * x
+
+
+class _Square(nn.Module):
+    """A stand-in for a branch; in powers of 2, with `_Double`, no two orders agree."""
+
+    def forward(self, x):
+        return x**2
+
+
+class norms:
+    """Assignment 4: pre-norm and post-norm."""
+
+    @staticmethod
+    def q1(pre_norm_stack: Callable) -> None:
+        """Put in norms that double and branches that square: the order shows."""
+        x = torch.tensor([2.0])
+        final = nn.Hardtanh(-1000.0, 17.0)  # cuts off at 17
+        open_end = nn.Identity()
+        got = _call(pre_norm_stack, x, [_Double()], [_Square()], open_end)
+        _unchanged(x, torch.tensor([2.0]), "x")
+        _compare(
+            got,
+            [18.0],
+            {
+                "the stream is normalised: the shortcut carries the un-normed x": [
+                    20.0
+                ],
+                "the norm comes after the addition: that is post-norm": [12.0],
+                "the norm is behind the branch: it belongs before it": [10.0],
+                "the shortcut is missing": [16.0],
+                "no norm is used before the branch": [6.0],
+            },
+        )
+        got = _call(pre_norm_stack, x, [_Double()], [_Square()], final)
+        _compare(
+            got,
+            [17.0],
+            {"the last stream is un-normed: a pre-norm stack ends in a norm": [18.0]},
+        )
+        got = _call(pre_norm_stack, x, [_Double()] * 2, [_Square()] * 2, open_end)
+        _compare(got, [18.0 + 36.0**2])
+        _tick("norms inside the branches, one at the end, a clean stream")
+
+    @staticmethod
+    def q2(post_norm_stack: Callable) -> None:
+        """Put in norms that double and branches that square: the order shows."""
+        x = torch.tensor([2.0])
+        got = _call(post_norm_stack, x, [_Double()], [_Square()])
+        _unchanged(x, torch.tensor([2.0]), "x")
+        _compare(
+            got,
+            [12.0],
+            {
+                "the norm is before the branch: that is pre-norm": [18.0],
+                "only the branch's output is normalised, not the sum": [10.0],
+                "the shortcut is missing": [8.0],
+                "the norm comes before everything": [20.0],
+            },
+        )
+        got = _call(post_norm_stack, x, [_Double()] * 2, [_Square()] * 2)
+        _compare(got, [2.0 * (12 + 144)])
+        _tick("each norm after its addition")
+
+    @staticmethod
+    def q3(learning_rate: Callable) -> None:
+        """Take a warm-up of 4 steps to a peak of 1."""
+        got = [_call(learning_rate, t, 1.0, 4) for t in (1, 2, 4, 16)]
+        _compare(
+            got,
+            [0.25, 0.5, 1.0, 0.5],
+            {
+                "steps start at 1: step 1 is not without a step": [
+                    0.0,
+                    0.25,
+                    0.75,
+                    0.5,
+                ],
+                "it stays at the peak: it should fall as 1/√t": [0.25, 0.5, 1.0, 1.0],
+                "there is a jump behind the warm-up: at t = w the two parts meet": (
+                    [0.25, 0.5, 1.0, 0.25]
+                ),
+                "the peak is not reached": [0.25, 0.5, 0.5, 0.25],
+                "it falls as 1/t, not 1/√t": [0.25, 0.5, 1.0, 0.25],
+            },
+        )
+        got = [_call(learning_rate, t, 1.0, 0) for t in (1, 4)]
+        _compare(got, [1.0, 0.5], {"without warm-up it falls too": [1.0, 1.0]})
+        _tick("a straight line up, and 1/√t down from the peak")
+
+    @staticmethod
+    def q4(rms_norm_vjp: Callable) -> None:
+        """Take vectors whose root mean square is a whole number."""
+        g = torch.tensor([1.0, 0.0]).double()
+        _compare(
+            _call(rms_norm_vjp, torch.tensor([2.0, 2.0]).double(), g, 0.0),
+            [0.25, -0.25],
+            {
+                "r depends on x too: its share of the derivative is missing": [
+                    0.5,
+                    0.0,
+                ],
+                "the sum over entries should be a mean": [0.0, -0.5],
+                "everything is divided by r once": [0.5, -0.5],
+                "the sign of r's share: a longer x makes y no longer": [0.75, 0.25],
+            },
+        )
+        _compare(
+            _call(rms_norm_vjp, torch.tensor([1.0, 1.0]).double(), g, 3.0),
+            [0.4375, -0.0625],
+            {
+                "ε belongs under the root": [0.5, -0.5],
+                "y is x/r with the ε in r as well": [0.25, -0.25],
+            },
+        )
+        batch = torch.tensor([[2.0, 2.0], [1.0, 1.0]]).double()
+        got = _call(rms_norm_vjp, batch, g.expand(2, 2), 0.0)
+        _compare(
+            got,
+            [[0.25, -0.25], [0.5, -0.5]],
+        )
+        _tick("the gradient loses its part along x and is divided by r")
+
+    @staticmethod
+    def q5(train: Callable) -> None:
+        """Train one weight pair whose first steps can be followed by hand."""
+        model = nn.Linear(1, 2, bias=False).double()
+        nn.init.zeros_(model.weight)
+        batch = (torch.ones(1, 1).double(), torch.tensor([0]))
+        losses = _call(train, model, [batch] * 3, lambda t: 0.5 * t)
+        first, second = math.log(2), math.log1p(math.exp(-1))
+        got = _tensor(losses)
+        if got.shape != (3,):
+            raise NotYet(f"3 batches give 3 losses; shape {tuple(got.shape)} came")
+        _compare(
+            got[:2],
+            [first, second],
+            {
+                "the rate of step 1 is rate(1), not rate(0)": [first, first],
+                "each loss should be the one before its step": [second, got[1]],
+                "the rate is not used: this is Adam's default of 0.001": (
+                    [first, math.log1p(math.exp(-0.002))]
+                ),
+                "that is rate(2) for step 1": [first, math.log1p(math.exp(-2))],
+            },
+        )
+        _compare(
+            got[2],
+            0.054332,
+            {
+                "gradients add up from step to step: zero_grad is missing": 0.049634,
+                "Adam is made anew in each step, and forgets": 0.048587,
+                "the rate stays that of step 1": 0.133936,
+            },
+        )
+        _tick("one rate a step, one gradient a step, the loss before it")
+
+
+class bugs:
+    """Assignment 5: the bug hunt."""
+
+    @staticmethod
+    def q1(diagnosis: Callable) -> None:
+        """Check the form alone: what is right is yours to find."""
+        found = _call(diagnosis)
+        if not isinstance(found, dict) or set(found) != set("ABCDEF"):
+            raise NotYet('the dictionary needs the keys "A" to "F", and no others')
+        if not all(type(n) is int and 1 <= n <= 8 for n in found.values()):
+            raise NotYet("each value is one of the numbers 1 to 8")
+        _tick("six diagnoses; whether they are right you find by mending")
+
+    @staticmethod
+    def _order(cls: type) -> Tensor:
+        """Return what a block makes of 2, its norm doubling and its branch squaring."""
+        made = _call(cls, 1)
+        made.norm, made.branch = _Double(), _Square()
+        x = torch.tensor([2.0])
+        y = _call(made, x)
+        _unchanged(x, torch.tensor([2.0]), "the input")
+        return y
+
+    @staticmethod
+    def q2(MendedA: type) -> None:
+        """Put in a norm that doubles and a branch that squares."""
+        _compare(
+            bugs._order(MendedA),
+            [18.0],
+            {
+                "the stream is still normalised": [20.0],
+                "now it is post-norm": [12.0],
+                "the norm is behind the branch": [10.0],
+                "the norm is not used any more": [6.0],
+            },
+        )
+        _tick("the norm is inside the branch")
+
+    @staticmethod
+    def q3(MendedB: type) -> None:
+        """Look at the input after the call."""
+        _compare(
+            bugs._order(MendedB),
+            [18.0],
+            {"the shortcut is missing": [16.0], "now it is post-norm": [12.0]},
+        )
+        _tick("the same values, and the caller keeps its tensor")
+
+    @staticmethod
+    def q4(MendedC: type) -> None:
+        """Put in a norm that doubles and a branch that squares, at a gate of ½."""
+        _compare(
+            bugs._order(MendedC),
+            [10.0],
+            {
+                "the gate still weighs the shortcut": [9.0],
+                "the gate is gone: it should weigh the branch": [18.0],
+                "the gate weighs the sum, shortcut included": [9.0],
+                "the gate is a sigmoid of its parameter": [2.0],
+            },
+        )
+        if not isinstance(_call(MendedC, 3).gate, nn.Parameter):
+            raise NotYet("the gate should still be a parameter")
+        _tick("the shortcut is clean, the gate is on the branch")
+
+    @staticmethod
+    def q5(mended_D: Callable) -> None:
+        """Look at the branch's output and at its first gradient."""
+        branch = _call(mended_D, 4)
+        x = torch.arange(12.0).view(3, 4).cos()
+        y = _call(branch, x)
+        if not isinstance(y, Tensor) or y.shape != x.shape or y.abs().max() > 0:
+            raise NotYet("the branch should return exactly 0 at the start")
+        sent = torch.autograd.grad(y.sum(), list(branch.parameters()))
+        if not any(g.any() for g in sent if g.dim() == 2):
+            raise NotYet("no weight gets a gradient: this branch stays at 0 for ever")
+        _tick("0 at the start, and the last weights begin to learn")
+
+    @staticmethod
+    def q6(mended_E: Callable) -> None:
+        """Count what the stack holds."""
+        made = []
+
+        def make_block():
+            made.append(nn.Linear(2, 2))
+            return made[-1]
+
+        stack = _call(mended_E, make_block, 4)
+        if not isinstance(stack, nn.Sequential) or len(stack) != 4:
+            raise NotYet("expected an nn.Sequential of 4 blocks")
+        if len({id(block) for block in stack}) < 4:
+            raise NotYet("one block stands in several places, with one set of weights")
+        weights = {p.data_ptr() for p in stack.parameters()}
+        if len(weights) < 8:
+            raise NotYet("the blocks differ, but share their weights")
+        if len(made) != 4:
+            raise NotYet(f"make_block was called {len(made)} times for 4 blocks")
+        _tick("four blocks, four sets of weights")
+
+    @staticmethod
+    def q7(MendedF: type) -> None:
+        """Send a gradient back through a stack of squares."""
+        stack = _call(MendedF, [_Double()] * 2, [_Square()] * 2)
+        x = torch.tensor([0.5], requires_grad=True)
+        y = _call(stack, x)
+        _compare(y, [0.5 + 1 + 9.0])
+        if y.grad_fn is None:
+            raise NotYet("no gradient can pass at all")
+        (slope,) = torch.autograd.grad(y, x)
+        _compare(
+            slope,
+            [5.0 * 13.0],
+            {
+                "the gradient still cannot pass the shortcuts": [4.0 * 12.0],
+                "the gradient passes the shortcuts and no branch": [1.0],
+            },
+        )
+        if len(stack.stream) != 3:
+            raise NotYet("self.stream should hold h_0 to h_2, three tensors")
+        if any(h.requires_grad for h in stack.stream):
+            raise NotYet("self.stream holds on to the graph: detach what you keep")
+        _tick("gradients pass, and the plots keep no graph")
+
+    @staticmethod
+    def q8(is_pre_norm_block: Callable) -> None:
+        """Show it one correct block and four broken ones."""
+
+        def variant(compute, start=None):
+            class Block(nn.Module):
+                def __init__(self, width):
+                    super().__init__()
+                    self.norm = nn.LayerNorm(width)
+                    self.branch = nn.Linear(width, width)
+                    if start == "zero":
+                        nn.init.zeros_(self.branch.weight)
+                        nn.init.zeros_(self.branch.bias)
+
+                def forward(self, x):
+                    return compute(self, x)
+
+            return Block
+
+        def right(b, x):
+            return torch.add(x, b.branch(b.norm(x)))
+
+        for says, wanted, make in (
+            ("a correct block is turned down", True, variant(right)),
+            (
+                "a correct block whose branch starts at 0 is turned down",
+                True,
+                variant(right, "zero"),
+            ),
+            (
+                "a block without a shortcut passes",
+                False,
+                variant(lambda b, x: b.branch(b.norm(x))),
+            ),
+            (
+                "a block whose branch starts at 0 passes, whatever its norm does",
+                False,
+                variant(lambda b, x: x + b.branch(x), "zero"),
+            ),
+            (
+                "a block that detaches the shortcut passes: look at gradients",
+                False,
+                variant(lambda b, x: x.detach() + b.branch(b.norm(x))),
+            ),
+        ):
+            got = _call(is_pre_norm_block, make)
+            if got is None:
+                raise NotYet("nothing came back: return True or False")
+            if bool(got) != wanted:
+                raise NotYet(says)
+        _tick("one accepted, the broken ones turned down; the grader has more")
