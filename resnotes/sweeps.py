@@ -38,6 +38,7 @@ import torch
 import torch.nn.functional as F
 
 from resnotes.blocks import Residual, classifier, mlp_stack
+from resnotes.gradients import gradient_norms
 from resnotes.lesions import lesion_study, random_deletions, random_swaps, without
 from resnotes.paths import branches_of, gradient_by_length, sample_path_norms
 from resnotes.recipes import RECIPES, first_steps
@@ -46,6 +47,8 @@ from resnotes.transformers import transformer
 
 ROOT = Path(__file__).resolve().parents[1]
 MEASUREMENTS = ROOT / "chapters" / "measurements"
+if not MEASUREMENTS.is_dir():  # an installed package carries its own copy
+    MEASUREMENTS = Path(__file__).resolve().parent / "measurements"
 
 
 @dataclass(frozen=True)
@@ -337,6 +340,36 @@ def norm_warmup(lr: float, depth: int, norm: str, warmup: int, seed: int) -> lis
     return _train_transformer(norm, depth, warmup, lr, seed, steps=200)
 
 
+def norm_gradients(norm: str, warmup: int, seed: int) -> list[dict]:
+    """Measure ‖∂loss/∂h_k‖₂ at every block k of 50 before and during training.
+
+    Adam at 1e-3, batch 64, as in norm_warmup. The loss is the mean cross-entropy of the
+    first 128 training examples.
+    """
+    torch.manual_seed(seed)
+    model, data = transformer(50, norm), mnist1d()
+    adam = torch.optim.Adam(model.parameters(), lr=1e-3, fused=True)
+    x, y = data.x_train[:128], data.y_train[:128]
+
+    def loss(stream):
+        return F.cross_entropy(model.head(model.pool(model.norm(stream))), y)
+
+    rows = []
+    shuffled = torch.randperm(4000, generator=torch.Generator().manual_seed(seed))
+    for step, batch in enumerate(shuffled[: 41 * 64].split(64)):
+        if step in (0, 10, 20, 40):
+            with torch.no_grad():
+                stream = model.stem(x)
+            for k, norm_k in enumerate(gradient_norms(model.blocks, stream, loss)):
+                rows.append({"step": step, "block": k, "gradient_norm": float(norm_k)})
+        adam.param_groups[0]["lr"] = 1e-3 * min(1.0, (step + 1) / max(warmup, 1))
+        batch_loss = F.cross_entropy(model(data.x_train[batch]), data.y_train[batch])
+        adam.zero_grad()
+        batch_loss.backward()
+        adam.step()
+    return rows
+
+
 def norm_others(depth: int, norm: str, seed: int) -> list[dict]:
     """Train as in norm_warmup, Adam at 1e-3 without warm-up."""
     return _train_transformer(norm, depth, 0, 1e-3, seed, steps=200)
@@ -376,6 +409,37 @@ def recipes(recipe: str, depth: int) -> list[dict]:
     ]
 
 
+# Activation, norm and init of plain stacks; what a reader may try before shortcuts.
+_PLAIN_RECIPES = {
+    "default tanh": dict(activation="tanh"),
+    "orthogonal tanh": dict(activation="tanh", init="orthogonal"),
+    "he relu": dict(activation="relu", init="he"),
+    "batch-norm relu": dict(activation="relu", norm="batch"),
+}
+
+
+def plain_inits(seed: int, recipe: str, depth: int, lr: float) -> list[dict]:
+    """Train a plain MLP of width 64 on MNIST-1D for 15 epochs of Adam."""
+    torch.manual_seed(seed)
+    stack = mlp_stack(depth, 64, residual=False, **_PLAIN_RECIPES[recipe])
+    model, data = classifier(stack, 40, 64, 10), mnist1d()
+    gradients = gradient_norms(
+        model.blocks,
+        model.stem(data.x_train[:128]),
+        lambda h: F.cross_entropy(model.head(h), data.y_train[:128]),
+    )
+    history = train(model, data, epochs=15, lr=lr, batch_size=128, seed=seed)
+    return [
+        {
+            "gradient_in": float(f"{gradients[0]:.4g}"),
+            "gradient_out": float(f"{gradients[-1]:.4g}"),
+            "train_accuracy": history.train_accuracy[-1],
+            "test_accuracy": history.test_accuracy[-1],
+            "status": history.reason if history.diverged else "ok",
+        }
+    ]
+
+
 _DEGRADATION_GRID = {
     "kind": ("plain", "residual"),
     "depth": (20, 56, 110),
@@ -385,6 +449,24 @@ _DEGRADATION_GRID = {
 SWEEPS = {
     sweep.name: sweep
     for sweep in (
+        Sweep(
+            name="plain_inits",
+            about="plain MLPs of 20 and 56 layers by init, norm and learning rate",
+            grid={
+                "seed": (0, 1, 2),
+                "recipe": tuple(_PLAIN_RECIPES),
+                "depth": (20, 56),
+                "lr": (2e-3, 5e-4),
+            },
+            run=plain_inits,
+            checked=(dict(seed=0, recipe="orthogonal tanh", depth=20, lr=2e-3),),
+            tolerance=dict(
+                gradient_in=1e-3,
+                gradient_out=1e-3,
+                train_accuracy=0.15,
+                test_accuracy=0.15,
+            ),
+        ),
         Sweep(
             name="degradation",
             about="plain and residual BatchNorm MLPs of 20, 56 and 110 blocks, trained",
@@ -407,8 +489,6 @@ SWEEPS = {
                     "plain none identity",
                     "plain batch default",
                     "plain batch he",
-                    "plain batch orthogonal",
-                    "residual none default",
                     "residual batch default",
                     "residual batch identity",
                 ),
@@ -458,6 +538,18 @@ SWEEPS = {
                 dict(lr=1e-3, depth=6, norm="post", warmup=100, seed=0),
             ),
             tolerance=_TRANSFORMER_TOLERANCE,
+        ),
+        Sweep(
+            name="norm_gradients",
+            about="the gradient at every block of 50 in the first 40 steps",
+            grid={
+                "norm": ("pre", "post"),
+                "warmup": (0, 100),
+                "seed": (0, 1, 2, 3, 4),
+            },
+            run=norm_gradients,
+            checked=(),
+            tolerance={},
         ),
         Sweep(
             name="norm_others",
