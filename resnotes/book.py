@@ -36,7 +36,7 @@ ICONS = re.compile(r'<script (src="[^"]*fontawesome[^"]*\.js[^"]*")>')
 # Of MathJax's combined files the pages load tex-chtml.js, and that loads the rest.
 MATHJAX_KEPT = {"tex-chtml.js", "output", "a11y", "sre", "input", "ui"}
 
-FIRST_CELL = '''\
+FIRST_CELL = """\
 # This notebook needs the package resnotes. If the next line fails, download {wheel}
 # (next to this notebook on the page "Run it yourself"), and in a terminal, in the
 # folder where you saved it, type:
@@ -49,7 +49,7 @@ except ModuleNotFoundError:
         "resnotes is not installed. Download {wheel} from the page 'Run it yourself', "
         "then type: python -m pip install {wheel} jupyterlab ipywidgets"
     ) from None
-'''
+"""
 
 
 def finish(app, exception) -> None:
