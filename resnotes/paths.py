@@ -237,14 +237,14 @@ def path_gradients(
 ) -> Float[Tensor, "lengths ..."]:
     """Return the gradient at x carried by all paths of each length, m = 0 … L.
 
-    Row m is the sum over the C(L, m) subsets S of m blocks:
+    Row m is the sum over the C(L, m) subsets S of m blocks::
 
-        V_m = Σ_{|S| = m} ( Π_{l ∈ S} J_l )ᵀ g,    Σ_m V_m = ∂⟨g, h_L⟩/∂h_0
+        V_m = Σ_S ( Π_{l ∈ S} J_l )ᵀ g,    Σ_m V_m = ∂⟨g, h_L⟩/∂h_0
 
     for h_l = h_{l−1} + F_l(h_{l−1}), with J_l the Jacobian of F_l at h_{l−1} and
     g = `grad_output` the gradient at h_L. `branches` holds the F_l (not the blocks), in
     order; any module or function that keeps the shape of its input will do. Returns
-    (L + 1, *x.shape) in the dtype and on the device of x.
+    one gradient of the shape of x for each length, in the dtype and on the device of x.
 
     Cost: one forward pass, L(L+1)/2 products with a Jacobian, in L batched backward
     passes. Memory: the L graphs of one forward pass and 8 bytes for each number
@@ -371,9 +371,9 @@ def sample_path_norms(
 def path_length_distribution(
     L: int, p: float | Sequence[float] = 0.5
 ) -> Float[Tensor, " lengths"]:
-    """Return the share of paths of each length m = 0 … L, in float64.
+    """Return the share of paths of each length m = 0 … L, in float64::
 
-    P(m) = C(L, m) p^m (1 − p)^(L−m)
+        P(m) = C(L, m) p^m (1 − p)^(L−m)
 
     when a path takes each block with probability p, independently; p = ½ counts all
     2^L paths alike. A list of L probabilities gives each block its own, as the survival
@@ -410,7 +410,7 @@ def effective_lengths(
     """Return (first, last): the shortest range of lengths that carries `share` of all.
 
     `carried[m]` is what length m carries, such as `gradient_by_length(...)`; of several
-    shortest ranges, the one that carries most.
+    shortest ranges, the one that carries most, and of equals the first.
 
     Raises ValueError for a share outside (0, 1], and for values that are negative, not
     finite or all zero.
@@ -436,7 +436,8 @@ def effective_lengths(
     needed = share * sums[-1] * (1 - 1e-12)
     for size in range(1, len(carried) + 1):
         windows = sums[size:] - sums[:-size]  # windows[i] = carried[i : i + size]
-        first = int(windows.argmax())
-        if windows[first] >= needed:
+        if windows.max() >= needed:
             break
+    # The first of equals, also where rounding makes them a little unequal.
+    first = int((windows >= windows.max() * (1 - 1e-9)).nonzero()[0])
     return first, first + size - 1

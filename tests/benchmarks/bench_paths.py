@@ -1,4 +1,4 @@
-"""All 2^L paths by length: growth with L, the price beside one backward pass, the floor.
+"""All 2^L paths by length: growth with L, the price of it, and the floor.
 
 Residual tanh MLPs of width 64, batch 64, one thread. "backward" is one ordinary forward
 and backward pass to the input. "one by one" is the same recurrence with one backward
