@@ -122,7 +122,7 @@ def random_swaps(depth: int, count: int, *, seed: int) -> Order:
 
 
 def kendall_tau(order: Sequence[int]) -> float:
-    """Return Kendall's τ between `order` and the blocks' own order::
+    """Return Kendall's τ between `order` and the blocks' own order.
 
         τ = 1 − 2 · (pairs that are reversed) / (all pairs)
 

@@ -371,7 +371,7 @@ def sample_path_norms(
 def path_length_distribution(
     L: int, p: float | Sequence[float] = 0.5
 ) -> Float[Tensor, " lengths"]:
-    """Return the share of paths of each length m = 0 … L, in float64::
+    """Return the share of paths of each length m = 0 … L, in float64.
 
         P(m) = C(L, m) p^m (1 − p)^(L−m)
 
