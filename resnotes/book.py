@@ -16,6 +16,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -81,11 +82,15 @@ def slim(page: str) -> str:
 def build_wheel(folder: Path) -> str:
     """Put a wheel of `resnotes` into `folder` and return its name."""
     pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps"]
-    subprocess.run(
-        [*pip, "--no-build-isolation", "--wheel-dir", str(folder), str(ROOT)],
-        check=True,
-    )
-    shutil.rmtree(ROOT / "build")  # setuptools would pack what lies there once more
+    with tempfile.TemporaryDirectory() as copy:  # setuptools leaves its build behind
+        for part in ("resnotes", "chapters/measurements"):
+            shutil.copytree(ROOT / part, Path(copy, part))
+        for part in ("pyproject.toml", "README.md", "LICENSE", "LICENSE-CONTENT"):
+            shutil.copy(ROOT / part, copy)
+        subprocess.run(
+            [*pip, "--no-build-isolation", "--wheel-dir", str(folder), copy],
+            check=True,
+        )
     return next(folder.glob("resnotes-*.whl")).name
 
 
