@@ -39,10 +39,19 @@ def normalise(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
     for cell in notebook.cells:
         kept = {name: cell.metadata.get(name) for name in ("tags", "nbgrader")}
         cell.metadata = nbformat.from_dict({k: v for k, v in kept.items() if v})
+        merged = []
         for output in cell.get("outputs", []):
             if "data" in output:
                 output.data.pop(WIDGET, None)
                 output.metadata = nbformat.from_dict({})
+            # Where a printed text is cut in two is a matter of time.
+            last = merged[-1] if merged else {}
+            if output.get("name") and output.get("name") == last.get("name"):
+                last.text += output.text
+            else:
+                merged.append(output)
+        if "outputs" in cell:
+            cell.outputs = merged
     return notebook
 
 
@@ -68,7 +77,7 @@ def refresh(path: Path) -> None:
 
 def renew_assets(path: Path) -> None:
     """Put the present style sheet and script into the stored figures of a notebook."""
-    notebook = nbformat.read(path, as_version=4)
+    notebook = normalise(nbformat.read(path, as_version=4))
     for cell in notebook.cells:
         for output in cell.get("outputs", []):
             page = output.get("data", {}).get("text/html", "")

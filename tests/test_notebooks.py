@@ -78,6 +78,15 @@ def test_normalise_keeps_tags_and_drops_the_rest():
     assert set(book.metadata) == {"kernelspec", "language_info"}
 
 
+def test_printed_text_is_stored_in_one_piece():
+    streams = [("stdout", "a\n"), ("stdout", "b\n"), ("stderr", "c"), ("stdout", "d")]
+    outputs = [v4.new_output("stream", name=n, text=t) for n, t in streams]
+    book = v4.new_notebook(cells=[v4.new_code_cell("x", outputs=outputs)])
+    notebooks.normalise(book)
+    stored = [(o.name, o.text) for o in book.cells[0].outputs]
+    assert stored == [("stdout", "a\nb\n"), ("stderr", "c"), ("stdout", "d")]
+
+
 def test_assets_are_renewed_without_running(tmp_path):
     path = write(tmp_path / "a.ipynb", EXPLORER)
     notebooks.refresh(path)
