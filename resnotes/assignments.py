@@ -28,6 +28,8 @@ CODE_STUB = "# YOUR CODE HERE\nraise NotImplementedError()"
 TEXT_STUB = "YOUR ANSWER HERE"
 DEMO = "not-graded"  # tag of given cells that take long and that no answer needs
 SHORT = 12  # a stripped line this short (`return x`) may stand elsewhere by chance
+# Lines that tell nothing: a signature, a call with nothing but names.
+TELLS_NOTHING = re.compile(r"(?:def|class) .*:|[\w.]+\([\w, ]*\)")
 
 
 # --- a notebook's cells, as plain dicts ---
@@ -232,7 +234,9 @@ def leaks(notebook: dict, removed: Sequence[str]) -> list[str]:
     return [
         line
         for line in map(str.strip, removed)
-        if len(line) > SHORT and line in everything
+        if len(line) > SHORT
+        and line in everything
+        and not TELLS_NOTHING.fullmatch(line)
     ]
 
 
@@ -279,30 +283,29 @@ def repair(assignment: Assignment, cells: Sequence[dict]) -> Submission:
             runs = cells[at]["kind"] == "code"
         else:
             upcoming, given = place, released[place]
-            if place in answers:
-                runs = given["kind"] == "code" and at in answers[place][1:]
-            else:
-                runs = given["kind"] == "code" and _changed(cells[at], given, made)
+            runs = place not in answers and given["kind"] == "code"
+            runs = runs and _changed(cells[at], given, made)
         if runs and cells[at]["source"].strip():
             extra.setdefault(upcoming, []).insert(0, at)
 
     for place, given in enumerate(released):
-        made.cells += _extra_cells(cells, extra.get(place, []))
+        made.cells += _own(cells, extra.get(place, []))
         name, source = given["marks"].get("grade_id"), given["source"]
+        found = answers.get(place, [])
         if place in answers:
-            found = [cells[at]["source"] for at in answers[place]]
+            made.answers[name] = "\n\n".join(cells[at]["source"] for at in found)
             if not found:
                 made.missing.append(name)
             elif given["kind"] == "code":
-                source = found[0]
+                source = cells[found[0]]["source"]
             if len(found) > 1:
                 made.notes.append(
                     f"{name}: answered {len(found)} times, the last counts"
                 )
-            made.answers[name] = "\n\n".join(found)
         if given["kind"] == "code" and not _is_test(given) and not given["demo"]:
             made.cells.append((name or f"given cell {place + 1}", source))
-    made.cells += _extra_cells(cells, extra.get(len(released), []))
+            made.cells += _own(cells, found[1:])
+    made.cells += _own(cells, extra.get(len(released), []))
     return made
 
 
@@ -320,7 +323,7 @@ def known_cells(assignment: Assignment, cells: Sequence[dict]) -> int:
     return len(set(_recognise(assignment.released, cells)) - {None})
 
 
-def _extra_cells(cells, positions) -> list[tuple[str, str]]:
+def _own(cells, positions) -> list[tuple[str, str]]:
     return [(f"your cell {at + 1}", cells[at]["source"]) for at in positions]
 
 

@@ -365,7 +365,8 @@ def _converse(cells, probes, seed, limits, unsafe, outcome, began) -> bool:
             if step in outcome.stopped:
                 continue
             reply = box.ask({"cell": source}, _seconds(limits, began))
-            _note_error(outcome, step, reply)
+            if not _note_error(outcome, step, reply) and reply != {"ok": True}:
+                raise _StepError("tampered", "wrote into the grader's channel")
         for step, source in probes:
             if step in outcome.stopped or step in outcome.values:
                 continue
