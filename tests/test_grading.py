@@ -66,6 +66,7 @@ HARMLESS = {
     "def forward(self, x):",
     "start_as_identity(branch)",
     "class Block(nn.Module):",
+    "super().__init__()",
 }
 
 
@@ -400,7 +401,9 @@ def test_repair_reports_what_it_found():
     assert any("answered 2 times" in note for note in made.notes)
     assert any(note.startswith("1-q3: its check was changed") for note in made.notes)
     sources = [source for _, source in made.cells]
-    assert sources.index(answer["source"] + "\n# again") > sources.index(answer["source"])
+    assert sources.index(answer["source"] + "\n# again") > sources.index(
+        answer["source"]
+    )
 
 
 def test_strange_cells_do_no_harm():
