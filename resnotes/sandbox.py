@@ -9,7 +9,8 @@ The conversation is in lines of JSON over the process's stdin and stdout. The st
 code can forge every reply, so a reply is only ever numbers to compare, and reading one
 is limited in time and in size. A step (a cell or a probe) that runs too long, takes too
 much memory, starts too many processes or ends the process costs that step alone: the
-sandbox is killed, a fresh one runs the other steps again.
+sandbox is killed, a fresh one runs the other steps again. One that writes what the
+runner never would ends the submission.
 """
 
 from __future__ import annotations
@@ -380,7 +381,7 @@ def _converse(cells, probes, seed, limits, unsafe, outcome, began) -> bool:
         if late:
             outcome.stopped["submission"] = ("timeout", "took longer than it may")
         outcome.stopped[step] = (stop.kind, stop.sentence)
-        return late or step == "start"
+        return late or step == "start" or stop.kind == "tampered"
     finally:
         if box is not None:
             box.close()

@@ -8,10 +8,13 @@ ALL = {"q1": 3}
 
 # Reads what it can find, and answers with it if it is there.
 STEAL = """
-import glob, os
+import os
 found = []
-for pattern in ("/**/assignments/*.ipynb", "/**/grade*.json", "/**/seed", "/**/*.db"):
-    found += glob.glob(pattern, recursive=True)[:3]
+for place, folders, files in os.walk("/"):
+    folders[:] = [f for f in folders if f not in (".venv", ".pyenv", "usr", "lib", "proc")]
+    found += [f"{place}/{f}" for f in files if f.endswith((".ipynb", ".db", ".csv"))]
+    found += [f"{place}/{f}" for f in files if "grade" in f or "hostile" in f or f == "seed"]
+found = [f for f in found if not f.endswith(("grading.py", "site-packages"))]
 for path in ("/etc/passwd", "../gradebook.db", os.path.expanduser("~/.ssh/id_rsa")):
     if os.path.exists(path):
         found.append(path)
@@ -211,7 +214,7 @@ HOSTILE: dict[str, tuple] = {
         "crashed",
     ),
     # -- that patch
-    "patches comparisons": (PATCH, "ok"),
+    "patches comparisons": (PATCH, "ok|crashed"),
     "hooks IPython": (HOOKS, "ok|late-cell|crashed", {"q4": 0}),
     "draws its own inputs": (SWAP_SEED, "ok", {"q4": 0}),
     # -- that leave
@@ -230,7 +233,7 @@ HOSTILE: dict[str, tuple] = {
         "ok",
     ),
     # -- that forge
-    "shouts into the channel": (FORGE, "tampered|crashed"),
+    "shouts into the channel": (FORGE, "tampered", {"q4": 0}),
     "takes the runner over": (TAKE_OVER, "ok", {"q4": 0}),
     # -- that find out
     "answers only the probe, rightly": (DETECTS_RIGHT, "ok", ALL),
