@@ -176,21 +176,25 @@ class ResidualBlock(nn.Module):
     (batch, channels, height, width) → (batch, out_channels, ⌈height/stride⌉,
     ⌈width/stride⌉); both convolutions are 3×3, the first one takes the stride.
 
-    `shortcut` is S, and it is built only where the shapes differ; elsewhere S(x) = x.
-      "projection"  a 1×1 convolution with the stride, then BatchNorm (option B)
-      "linear"      the 1×1 convolution alone: one matrix at every position kept
-      "pad"         no weights: every stride-th position, zeros for new channels (A)
-      "identity"    no shortcut layer, an error where shapes differ
-      a module      used as it is
+    `shortcut` is S, and it is built only where the shapes differ; elsewhere S(x) = x:
+
+    - "projection": a 1×1 convolution with the stride, then BatchNorm (option B)
+    - "linear": the 1×1 convolution alone, one matrix at every position kept
+    - "pad": no weights, every stride-th position, zeros for new channels (option A)
+    - "identity": no shortcut layer, an error where shapes differ
+    - a module: used as it is
+
     With any but the identity ∂y/∂x is no longer I + ∂F/∂x, and with a stride of 2 the
     first three read one position in four.
 
-    `activation` says where the second ReLU is.
-      "after"   y = relu(S(x) + F(x)), as in the 2015 paper
-      "before"  y = S(x) + relu(F(x)): the branch can only add
-      "none"    y = S(x) + F(x)
+    `activation` says where the second ReLU is:
+
+    - "after": y = relu(S(x) + F(x)), as in the 2015 paper
+    - "before": y = S(x) + relu(F(x)), so that the branch can only add
+    - "none": y = S(x) + F(x)
 
     `zero_init` sets the last BatchNorm's γ to 0, so that F(x) = 0 at the start. Traps:
+
     - With "none" the block is then the identity, bit for bit. With "after" it is
       relu(x): the identity only on a stream that is already ≥ 0, as it is inside a net
       of such blocks.
