@@ -155,7 +155,11 @@ def test_case_norm_warmup_in_full():
     assert len(pre) == len(post) == len(warmed) == 5
     assert (pre > 0.35).all()
     assert (post < 0.2).sum() >= 4
-    assert sorted(warmed)[2] > 0.2
+    assert sorted(warmed)[2] > 0.15  # above chance, which is 0.1
+    rows = load("norm_warmup")
+    cell = (rows["lr"] == 1e-3) & (rows["depth"] == 50) & (rows["norm"] == "post")
+    losses = rows["loss"][cell & (rows["warmup"] == 100)].reshape(5, 20)
+    assert (losses.min(1) < 1.9).all()  # it learns first, with every seed
     for norm in ("pre", "post"):
         for warmup in (0, 100):
             shallow = final_accuracy(lr=1e-3, depth=6, norm=norm, warmup=warmup)
