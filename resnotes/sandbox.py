@@ -258,7 +258,10 @@ class Sandbox:
         """Hand over complete lines; stop at the first that is too long."""
         stream = self.replies
         for _ in range(10_000):  # honest code sends one line a request
-            line = stream.readline(LARGEST_REPLY)
+            try:
+                line = stream.readline(LARGEST_REPLY)
+            except (OSError, ValueError):  # closed while we waited
+                line = b""
             if not line.endswith(b"\n"):
                 break
             self.lines.put(line)

@@ -24,7 +24,7 @@ def released(name: str) -> dict:
 
 
 def answered(name: str, answers: dict | None = None, text: str = "My answer.") -> dict:
-    """Return a release with the master's answers in it, or others: question → source."""
+    """Return a release answered by the master, or by `answers`: question → source."""
     notebook = released(name)
     solved = {
         cell["marks"]["grade_id"]: cell["source"]

@@ -45,6 +45,7 @@ HARMLESS = {
     "def forward(self, x):",
     "start_as_identity(branch)",
     "class Block(nn.Module):",
+    "def __init__(self, width):",
     "super().__init__()",
 }
 
