@@ -169,7 +169,7 @@ def _is_degenerate(value: Tensor, before: Tensor, after: Tensor) -> bool:
         float(_norm(g.detach()[None])) for g in (sent, probe, arrived, passed)
     )
     limit = max(DEGENERATE, torch.finfo(after.dtype).eps)  # bfloat16 rounds at 8e-3
-    return sent > 0 and passed > 0 and arrived * probe < limit * passed * sent
+    return arrived * probe < limit * passed * sent
 
 
 def _warn_degenerate(what: str) -> None:

@@ -98,6 +98,17 @@ def test_other_blocks(blocks, x):
     )
 
 
+def test_more_depths_with_gaps_than_one_pass_takes():
+    blocks, x, depths = (
+        mlp_stack(90, 6, residual=True),
+        torch.randn(2, 6),
+        range(3, 91, 3),
+    )
+    torch.testing.assert_close(
+        depth_sweep(blocks, x, depths), sweep_by_hand(blocks, x, depths)
+    )
+
+
 @given(
     depth=st.integers(1, 45),
     width=st.integers(1, 6),
