@@ -317,14 +317,14 @@ def every_path(
         )
     numbers = torch.arange(2**depth, device=x.device)
     taken = (numbers[:, None] >> torch.arange(depth, device=x.device)) & 1 == 1
-    return taken, _along(taken, branches, x, grad_output).to(x.dtype)
+    return taken, _along(taken, _forward(branches, x), grad_output).to(x.dtype)
 
 
-def _along(taken: Tensor, branches, x: Tensor, grad_output: Tensor) -> Tensor:
-    """Follow single paths; taken: (paths, L) → gradients (paths, *x.shape)."""
-    tape = _forward(branches, x)
-    rows = grad_output.detach().to(_wide(x)).repeat(len(taken), *[1] * x.dim())
-    for k in reversed(range(len(branches))):
+def _along(taken: Tensor, tape, grad_output: Tensor) -> Tensor:
+    """Follow single paths; taken: (paths, L) → gradients (paths, *shape of x)."""
+    wide = grad_output.detach().to(_wide(grad_output))
+    rows = wide.repeat(len(taken), *[1] * wide.dim())
+    for k in reversed(range(len(tape))):
         h, added = tape.pop()
         through = taken[:, k].nonzero().squeeze(1)
         for part in _parts(len(through), h):
@@ -337,35 +337,65 @@ def sample_path_norms(
     x: Float[Tensor, "*shape"],
     grad_output: Float[Tensor, "*shape"],
     *,
-    samples: int = 10,
+    samples: int = 20,
+    uniform: bool = False,
     seed: int = 0,
 ) -> Float[Tensor, "lengths samples"]:
-    """Return ‖( Π_{l ∈ S} J_l )ᵀ g‖₂ of single random paths, `samples` of each length.
+    """Estimate what the paths of each length carry if each is counted by itself.
 
-    This is what Veit et al. measured: the gradient along *one* path. Multiply the mean
-    of row m by C(L, m) for their curve. It is at least ‖V_m‖₂ on average, by the
+    The mean over a row m is an unbiased estimate of Σ ‖( Π_{l ∈ S} J_l )ᵀ g‖₂ over all
+    subsets S of m blocks, from `samples` single paths. It is at least ‖V_m‖₂, by the
     triangle inequality; the two agree only if all paths of a length point one way.
+
+    With `uniform`, every path of a length is as likely as any other and its norm is
+    multiplied by C(L, m), as Veit et al. did. Where blocks differ, a few paths hold
+    most of the sum and uniform draws miss them. So by default a path is drawn with
+    probability proportional to the product of its blocks' gains w_l, measured in one
+    backward pass, and its norm is divided by that probability: the better the norm of
+    a path is foretold by its blocks, the less the estimates spread.
 
     Returns (L + 1, samples) in float64. The random state is left as it was.
 
     Raises ValueError for samples below 1, and what `path_gradients` raises.
 
-    Source: Veit et al. 2016, arXiv 1605.06431, Section 5.
+    Source: Veit et al. 2016, arXiv 1605.06431, Section 5; the weights are ours.
 
-    >>> norms = sample_path_norms([lambda h: h / 2] * 5, torch.zeros(1), torch.ones(1))
-    >>> norms.mean(1).tolist()
-    [1.0, 0.5, 0.25, 0.125, 0.0625, 0.03125]
+    >>> sums = sample_path_norms([lambda h: h / 2] * 5, torch.zeros(1), torch.ones(1))
+    >>> sums.mean(1).tolist()  # C(5, m) / 2^m
+    [1.0, 2.5, 2.5, 1.25, 0.3125, 0.03125]
     """
     branches = _check(branches, x, grad_output)
     if samples < 1:
         raise ValueError(f"samples={samples} must be at least 1.")
     depth = len(branches)
+    tape = _forward(branches, x)
+    gains = torch.ones(depth, dtype=torch.float64)
+    if not uniform:
+        arriving = grad_output.detach().to(_wide(x))[None]
+        for k in reversed(range(depth)):
+            h, added = tape[k]
+            pulled = _pull_wide(added, h, arriving)
+            gains[k] = _norms(pulled)[0] / _norms(arriving)[0]
+            arriving = arriving + pulled
+        gains = gains.nan_to_num().clamp(min=1e-9)  # every path can be drawn
+
+    # sums[k, m] = Σ of Π w_l over all choices of m of the first k blocks
+    sums = torch.zeros(depth + 1, depth + 1, dtype=torch.float64)
+    sums[:, 0] = 1
+    for k in range(1, depth + 1):
+        sums[k, 1:] = sums[k - 1, 1:] + gains[k - 1] * sums[k - 1, :-1]
     generator = torch.Generator().manual_seed(seed)
-    lengths = torch.arange(depth + 1).repeat_interleave(samples)
-    order = torch.rand(len(lengths), depth, generator=generator).argsort(1).argsort(1)
-    taken = (order < lengths[:, None]).to(x.device)
-    rows = _along(taken, branches, x, grad_output)
-    return _norms(rows).view(depth + 1, samples)
+    left = torch.arange(depth + 1).repeat_interleave(samples)  # branches yet to take
+    taken = torch.zeros(len(left), depth, dtype=torch.bool)
+    for k in reversed(range(depth)):
+        chance = gains[k] * sums[k][(left - 1).clamp(min=0)] / sums[k + 1][left]
+        draw = torch.rand(len(left), generator=generator, dtype=torch.float64)
+        taken[:, k] = (draw < chance) & (left > 0)
+        left = left - taken[:, k].long()
+    weights = torch.where(taken, gains, 1.0).prod(1)
+    norms = _norms(_along(taken.to(x.device), tape, grad_output)).cpu().double()
+    totals = sums[depth].repeat_interleave(samples)
+    return (totals * norms / weights).view(depth + 1, samples)
 
 
 def path_length_distribution(

@@ -148,13 +148,14 @@ _PATH_NETS = {
 def paths(seed: int, net: str) -> list[dict]:
     """Train a BatchNorm MLP; measure its gradient by path length, and lesions.
 
-    15 epochs of Adam at 2e-3, batch 128, on MNIST-1D. `gradient`: the norm of the
-    gradient at h_0 over all paths of length `at`; `one path`: the mean norm over 10
-    single paths of that length; both for the mean cross-entropy of the first 128
-    training examples in evaluation mode, after `epoch` epochs (before the first, the
-    running statistics are those of the training set). `accuracy`: of the test set,
-    intact, or with `delete one`: block `at` (from 1) deleted, `delete`: `at` random
-    blocks deleted, `swap`: `at` random swaps. `tau`: Kendall's, of the order.
+    15 epochs of Adam at 2e-3, batch 128, on MNIST-1D. Of `residual 54` alone, after
+    `epoch` epochs and in evaluation mode, at h_0 and for 128 training examples:
+    `gradient`, the norm over all paths of length `at`; `single`, the sum of the norms
+    of all single paths of that length, estimated from 8; `gradient of the sum`, as
+    `gradient`, with ones sent back in place of the cross-entropy's gradient. (Before
+    the first epoch the running statistics are those of the training set.) `accuracy`:
+    of the test set, intact, or with `delete one`: block `at` (from 1) deleted,
+    `delete`: `at` random blocks deleted, `swap`: `at` random swaps. `tau`: Kendall's.
     """
     kind, depth, survival, epochs = _PATH_NETS[net]
     model, data = _batchnorm_mlp(kind, depth, seed), mnist1d()
@@ -178,12 +179,12 @@ def paths(seed: int, net: str) -> list[dict]:
             before = epoch
         row("accuracy", 0, accuracy(model, data.x_test, data.y_test))
         row("training accuracy", 0, accuracy(model, data.x_train, data.y_train))
-        if kind == "residual":
+        if len(epochs) > 1:
             looked_at = model if epoch else _calibrated(model, data.x_train)
-            exact, single = _gradient_by_length(looked_at, data)
+            norms = _gradient_by_length(looked_at, data)
             for m in range(depth + 1):
-                row("gradient", m, exact[m])
-                row("one path", m, single[m])
+                for measure, values in norms.items():
+                    row(measure, m, values[m])
 
     lesions = [("delete one", k + 1, 0, without(depth, k)) for k in range(depth)]
     for count in (c for c in (1, 2, 3, 5, 10, 20, 30, 40) if c < depth):
@@ -222,8 +223,8 @@ def _calibrated(model, x) -> torch.nn.Module:
     return twin.eval()
 
 
-def _gradient_by_length(model, data):
-    """Return (exact norms, mean single-path norms) at h_0, each of length L + 1."""
+def _gradient_by_length(model, data) -> dict:
+    """Return norms at h_0 by path length, each of shape (L + 1,)."""
     model.eval()
     x, y = data.x_train[:128], data.y_train[:128]
     with torch.no_grad():
@@ -231,9 +232,13 @@ def _gradient_by_length(model, data):
         end = model.blocks(stream)
     end.requires_grad_()
     (gradient,) = torch.autograd.grad(F.cross_entropy(model.head(end), y), end)
-    branches = branches_of(model.blocks)
-    single = sample_path_norms(branches, stream, gradient, samples=10)
-    return gradient_by_length(branches, stream, gradient), single.mean(1)
+    branches, ones = branches_of(model.blocks), torch.ones_like(stream)
+    single = sample_path_norms(branches, stream, gradient, samples=8)
+    return {
+        "gradient": gradient_by_length(branches, stream, gradient),
+        "single": single.mean(1),
+        "gradient of the sum": gradient_by_length(branches, stream, ones),
+    }
 
 
 @functools.cache
@@ -526,7 +531,7 @@ SWEEPS = {
             name="norm_warmup",
             about="pre- and post-norm transformers of 6 and 50 blocks, with warm-up",
             grid={
-                "lr": (1e-3, 3e-3, 3e-4),
+                "lr": (1e-3, 3e-4),
                 "depth": (50, 6),
                 "norm": ("pre", "post"),
                 "warmup": (0, 100),
@@ -553,20 +558,20 @@ SWEEPS = {
         ),
         Sweep(
             name="norm_others",
-            about="Peri-LN and DeepNorm transformers of 6 and 50 blocks, no warm-up",
+            about="Peri-LN and DeepNorm transformers of 50 blocks, no warm-up",
             grid={
-                "depth": (50, 6),
+                "depth": (50,),
                 "norm": ("peri", "deep"),
-                "seed": (0, 1, 2, 3, 4),
+                "seed": (0, 1, 2),
             },
             run=norm_others,
-            checked=(dict(depth=6, norm="peri", seed=0),),
+            checked=(),
             tolerance=_TRANSFORMER_TOLERANCE,
         ),
         Sweep(
             name="norm_long",
             about="pre- and post-norm transformers of 6 blocks, ten times longer",
-            grid={"norm": ("pre", "post"), "seed": (0, 1, 2, 3, 4)},
+            grid={"norm": ("pre", "post"), "seed": (0, 1, 2)},
             run=norm_long,
             checked=(),
             tolerance=_TRANSFORMER_TOLERANCE,

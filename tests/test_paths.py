@@ -277,20 +277,29 @@ def test_errors_say_what_came_and_what_to_do():
         sample_path_norms([linear], x, x, samples=0)
 
 
-def test_sampled_paths_are_paths_of_the_right_length():
-    branches = branches_of(mlp_stack(6, 5, residual=True).double())
+@pytest.mark.parametrize("uniform", [False, True])
+def test_single_paths_estimate_the_sum_of_their_norms(uniform):
+    branches = branches_of(mlp_stack(7, 5, residual=True).double())
     x, g = torch.randn(2, 3, 5, dtype=torch.float64)
     taken, single = every_path(branches, x, g)
-    listed = single.flatten(1).norm(dim=1)
-    sampled = sample_path_norms(branches, x, g, samples=40, seed=1)
-    for m in range(7):
-        possible = listed[taken.sum(1) == m]
-        distance = (sampled[m][:, None] - possible).abs().min(1).values
-        assert distance.max() < 1e-12
-    # 15 paths of length 2: forty draws should find most of them
-    assert len(sampled[2].mul(1e9).round().unique()) > 8
-    again = sample_path_norms(branches, x, g, samples=40, seed=1)
-    assert torch.equal(again, sampled)
+    norms, lengths = single.flatten(1).norm(dim=1), taken.sum(1)
+    right = torch.stack([norms[lengths == m].sum() for m in range(8)])
+    options = dict(samples=300, uniform=uniform, seed=1)
+    sums = sample_path_norms(branches, x, g, **options)
+    error = sums.std(1) / 300**0.5 + 1e-12 * right
+    assert ((sums.mean(1) - right).abs() < 4 * error).all()
+    assert (sums.mean(1) > gradient_by_length(branches, x, g) - 4 * error).all()
+    assert torch.equal(sample_path_norms(branches, x, g, **options), sums)
+
+
+def test_weighted_paths_do_not_miss_the_few_that_matter():
+    gains = [1.0] * 3 + [0.01] * 17  # all but one in 1,140 of length 3 are small
+    branches = [lambda h, gain=gain: gain * h for gain in gains]
+    x, g = torch.zeros(4), torch.ones(4)
+    sums = sample_path_norms(branches, x, g, samples=5)
+    right = gradient_by_length(branches, x, g)  # one direction: nothing cancels
+    torch.testing.assert_close(sums, right[:, None].expand(-1, 5), rtol=1e-6, atol=0)
+    assert sample_path_norms(branches, x, g, samples=5, uniform=True)[3].mean() < 0.3
 
 
 def test_binomial():
