@@ -17,7 +17,7 @@ import math
 from collections.abc import Callable, Sequence
 from numbers import Real
 
-from .style import css, picture, svg, unique, with_assets
+from .style import css, picture, put, svg, unique, with_assets
 
 MAX_FRAMES = 400
 # Shows the controls while the page is read, so that nothing moves later. Where scripts
@@ -67,8 +67,6 @@ def explore(
     >>> explore(draw, title="Halving is quick.", depth=range(1, 4))
     Explorer (3 frames; depth 1 … 3). After 1 halvings 0.5 is left.
     """
-    from IPython.display import display
-
     explorer = Explorer(draw, title=title, start=start, **controls)
     bundle = {"text/html": explorer.html(), "text/plain": explorer.text()}
     try:
@@ -79,7 +77,7 @@ def explore(
         bundle |= explorer.widget()._repr_mimebundle_() | {
             "text/plain": explorer.text()
         }
-    display(bundle, raw=True)
+    put(bundle)
 
 
 class Explorer:

@@ -250,8 +250,6 @@ def show(fig: Figure, *, title: str, alt: str) -> None:
     alt
         The finding with its numbers, for a reader who cannot see the figure.
     """
-    from IPython.display import display
-
     for name, value in {"title": title, "alt": alt}.items():
         if not isinstance(value, str) or not value.strip():
             raise ValueError(f"show: {name} is {value!r}; expected a sentence")
@@ -266,4 +264,15 @@ def show(fig: Figure, *, title: str, alt: str) -> None:
         f'</figcaption><div class="rn-picture">{drawing}</div></figure>'
     )
     bundle = {"text/html": page, "text/plain": f"Figure. {title} {alt}"}
-    display(bundle, raw=True)
+    put(bundle)
+
+
+def put(bundle: dict) -> None:
+    """Hand a bundle of MIME types to the notebook; without one print its text."""
+    from IPython import get_ipython
+    from IPython.display import display
+
+    if get_ipython() is None:
+        print(bundle["text/plain"])
+    else:
+        display(bundle, raw=True)

@@ -132,11 +132,11 @@ def test_code_fits_the_page(path):
 @each(NOTEBOOKS)
 def test_claims_are_asserted(path):
     text = [cell.source for cell in read(path).cells]
-    start = next(k for k, t in enumerate(text) if t.startswith("## Claims checked"))
+    start = next(k for k, t in enumerate(text) if "## Claims checked" in t)
     checks = "\n".join(text[start:])
-    assert checks.count("assert") >= 3
+    assert "assert" in checks
     printed = "".join(o.get("text", "") for _, o in outputs(path))
-    assert re.search(r"\d+ claims checked", printed)
+    assert int(re.search(r"(\d+) claims checked", printed)[1]) >= 3
 
 
 @each(CHAPTERS)

@@ -1,6 +1,8 @@
 """Figures: small, the same every time, in colours that can be read."""
 
 import re
+import subprocess
+import sys
 import xml.etree.ElementTree as ET
 
 import pytest
@@ -77,10 +79,13 @@ def test_the_style_sheet_has_the_same_colours():
 
 
 def test_no_pyplot():
-    import sys
-
-    drawing()
-    assert not any(name == "matplotlib.pyplot" for name in sys.modules)
+    code = """import sys
+from resnotes import style
+fig, ax = style.figure()
+style.svg(fig, "rn0")
+print("matplotlib.pyplot" in sys.modules)"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert run.stdout == "False\n", run.stderr
 
 
 def test_show_puts_title_and_alt_on_the_page(capsys):
