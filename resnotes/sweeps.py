@@ -517,7 +517,8 @@ SWEEPS = {
                 dict(kind="plain", depth=20, seed=0),
                 dict(kind="residual", depth=56, seed=1),
             ),
-            tolerance=dict(gradient_norm=0.01),
+            # BatchNorm at init is chaotic in depth: float32 differs by processor.
+            tolerance=dict(gradient_norm=0.1),
         ),
         Sweep(
             name="paths",
