@@ -89,8 +89,8 @@ class Residual(nn.Module):
     """A layer that adds to its input: y = shortcut(x) + scale · F(x).
 
     `branch` is F, any module; `shortcut` is the identity unless given. Both must return
-    one shape: nothing is broadcast. Nothing comes after the sum. A `Parameter` as `scale`
-    is learned.
+    one shape: nothing is broadcast. Nothing comes after the sum. A `Parameter` as
+    `scale` is learned.
 
     A branch that ends in ReLU can only add, never take away.
 
