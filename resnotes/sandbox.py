@@ -33,12 +33,17 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 SYSTEM = ("/bin", "/lib", "/lib32", "/lib64", "/usr/bin", "/usr/lib", "/usr/lib64")
 LARGEST_REPLY = 4_000_000  # bytes; the largest honest one has a few thousand
+PATIENCE = 4  # times its limit that a step may wait for a processor
 RESTARTS = 6  # fresh sandboxes a submission may cost before it is given up
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What one submission may take. Times in seconds of the clock, sizes in bytes."""
+    """What one submission may take. Times in seconds of the clock, sizes in bytes.
+
+    Time stands still while a submission's process waits for a processor, so that a
+    busy machine makes nobody late.
+    """
 
     cell: float = 30.0
     submission: float = 300.0
@@ -70,10 +75,11 @@ def _bwrap(limits: Limits) -> list[str]:
         "bwrap",
         *("--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL"),
         *("--hostname", "sandbox", "--clearenv"),
+        *("--size", size, "--tmpfs", "/tmp"),  # first: what is bound may lie in it
         *(part for view in readable for part in ("--ro-bind", view, view)),
         *(part for path in devices for part in ("--dev-bind", path, path)),
         *("--proc", "/proc", "--size", size, "--tmpfs", "/dev/shm"),
-        *("--size", size, "--tmpfs", "/tmp", "--chdir", "/tmp"),
+        *("--chdir", "/tmp"),
         *(part for pair in _environment().items() for part in ("--setenv", *pair)),
     ]
 
@@ -136,6 +142,15 @@ def _descendants(pid: int) -> list[int]:
     return found
 
 
+def _starved(pid: int) -> float:
+    """Return the seconds for which a process could have run, but others did."""
+    try:
+        with open(f"/proc/{pid}/schedstat") as times:
+            return int(times.read().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):  # gone, or not counted here
+        return 0.0
+
+
 def _resident(pid: int) -> int:
     try:
         with open(f"/proc/{pid}/statm") as pages:
@@ -192,6 +207,8 @@ class Sandbox:
         self.limits = limits
         self.lines: queue.Queue[bytes | None] = queue.Queue()
         self.holder = ()  # the pipes of what keeps a warm sandbox open
+        self.used = 0.0  # seconds
+        self.runner = 0  # the process that runs the cells, once it is known
         self.parents = []  # the processes whose descendants are the sandbox's
         try:
             if unsafe:
@@ -200,6 +217,7 @@ class Sandbox:
                 self._start([*_bwrap(limits), *RUNNER])
             threading.Thread(target=self._read, daemon=True).start()
             self.ask(asdict(limits), limits.start)
+            self.runner = [self.process.pid, *_descendants(self.parents[-1])][-1]
         except BaseException:
             self.close()
             raise
@@ -270,7 +288,11 @@ class Sandbox:
         self.lines.put(b"" if line else None)
 
     def ask(self, request: dict, seconds: float) -> dict:
-        """Send a request and return the reply, or raise `_StepError`."""
+        """Send a request and return the reply, or raise `_StepError`.
+
+        It may take `seconds`, not counting the time that the runner had to wait for a
+        processor; `used` adds up what requests have taken.
+        """
         if not self.lines.empty() and self.lines.get() is not None:
             raise _StepError("tampered", "wrote into the grader's channel")
         try:
@@ -278,7 +300,7 @@ class Sandbox:
             self.requests.flush()
         except OSError:
             raise _StepError("crashed", "ended the Python process") from None
-        line = self._wait(time.monotonic() + seconds)
+        line = self._wait(seconds)
         if line is None:
             raise _StepError("crashed", "ended the Python process")
         try:
@@ -289,19 +311,26 @@ class Sandbox:
             raise _StepError("tampered", "wrote into the grader's channel")
         return reply
 
-    def _wait(self, until: float) -> bytes | None:
-        while True:
-            try:
-                return self.lines.get(timeout=0.1)
-            except queue.Empty:
-                pass
-            if time.monotonic() > until:
-                raise _StepError("late-cell", "ran longer than a cell may")
-            running = [pid for root in self.parents for pid in _descendants(root)]
-            if len(running) > self.limits.processes:
-                raise _StepError("crashed", "started more processes than allowed")
-            if sum(map(_resident, running)) > 1.5 * self.limits.memory:
-                raise _StepError("crashed", "took more memory than allowed")
+    def _wait(self, seconds: float) -> bytes | None:
+        began, before, waited = time.monotonic(), _starved(self.runner), 0.0
+        try:
+            while True:
+                try:
+                    return self.lines.get(timeout=0.1)
+                except queue.Empty:
+                    pass
+                # A submission can starve itself, so there is an end to this.
+                waited = max(waited, _starved(self.runner) - before)
+                waited = min(waited, PATIENCE * seconds)
+                if time.monotonic() - began - waited > seconds:
+                    raise _StepError("late-cell", "ran longer than a cell may")
+                running = [pid for root in self.parents for pid in _descendants(root)]
+                if len(running) > self.limits.processes:
+                    raise _StepError("crashed", "started more processes than allowed")
+                if sum(map(_resident, running)) > 1.5 * self.limits.memory:
+                    raise _StepError("crashed", "took more memory than allowed")
+        finally:
+            self.used += time.monotonic() - began - waited
 
     def close(self) -> None:
         """Kill the process and everything it started."""
@@ -350,49 +379,48 @@ def run(
     others run again in a fresh sandbox, until the submission's time is up.
     """
     limits = limits or Limits()
-    outcome, began = Outcome(), time.monotonic()
+    outcome = Outcome()
     for _ in range(RESTARTS):
-        if _converse(cells, probes, seed, limits, unsafe, outcome, began):
+        if _converse(cells, probes, seed, limits, unsafe, outcome):
             break
     else:
         outcome.stopped.setdefault("submission", ("crashed", "kept ending the process"))
-    outcome.seconds = time.monotonic() - began
     return outcome
 
 
-def _converse(cells, probes, seed, limits, unsafe, outcome, began) -> bool:
+def _converse(cells, probes, seed, limits, unsafe, outcome) -> bool:
     """Run what is left to run in one sandbox; return whether it came to an end."""
     box, step = None, "start"
+
+    def left() -> float:
+        return min(limits.cell, limits.submission - outcome.seconds - box.used)
+
     try:
         box = Sandbox(limits, unsafe=unsafe)
         for step, source in cells:
             if step in outcome.stopped:
                 continue
-            reply = box.ask({"cell": source}, _seconds(limits, began))
+            reply = box.ask({"cell": source}, left())
             if not _note_error(outcome, step, reply) and reply != {"ok": True}:
                 raise _StepError("tampered", "wrote into the grader's channel")
         for step, source in probes:
             if step in outcome.stopped or step in outcome.values:
                 continue
             request = {"probe": source, "seed": seed}
-            reply = box.ask(request, _seconds(limits, began))
+            reply = box.ask(request, left())
             if not _note_error(outcome, step, reply):
                 outcome.values[step] = _numbers(reply)
         return True
     except _StepError as stop:
-        late = time.monotonic() - began >= limits.submission
+        late = box is not None and left() <= 0
         if late:
             outcome.stopped["submission"] = ("timeout", "took longer than it may")
         outcome.stopped[step] = (stop.kind, stop.sentence)
         return late or step == "start" or stop.kind == "tampered"
     finally:
         if box is not None:
+            outcome.seconds += box.used
             box.close()
-
-
-def _seconds(limits: Limits, began: float) -> float:
-    """Return how long the next step may take."""
-    return min(limits.cell, began + limits.submission - time.monotonic())
 
 
 def _note_error(outcome: Outcome, step: str, reply: dict) -> bool:

@@ -523,7 +523,7 @@ def test_hostile_submissions_earn_nothing_and_harm_nobody(tmp_path):
     class_ += [sent(kind, data) for kind, data in unreadable.items()]
     class_.append(Received("nothing", problems=["no notebook was handed in"]))
 
-    limits = Limits(cell=12, submission=100, memory=2**30)
+    limits = Limits(cell=6, submission=100, memory=2**30)
     grades = {g.student: g for g in grading.grade(class_, assignment, limits=limits)}
     assert len(grades) == len(class_)
     for k in range(10):
