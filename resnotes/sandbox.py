@@ -34,6 +34,7 @@ HERE = Path(__file__).resolve().parent
 SYSTEM = ("/bin", "/lib", "/lib32", "/lib64", "/usr/bin", "/usr/lib", "/usr/lib64")
 LARGEST_REPLY = 4_000_000  # bytes; the largest honest one has a few thousand
 PATIENCE = 4  # times its limit that a step may wait for a processor
+ENDED = "ended the Python process"
 RESTARTS = 6  # fresh sandboxes a submission may cost before it is given up
 
 
@@ -299,10 +300,10 @@ class Sandbox:
             self.requests.write(json.dumps(request).encode() + b"\n")
             self.requests.flush()
         except OSError:
-            raise _StepError("crashed", "ended the Python process") from None
+            raise _StepError("crashed", ENDED) from None
         line = self._wait(seconds)
         if line is None:
-            raise _StepError("crashed", "ended the Python process")
+            raise _StepError("crashed", ENDED)
         try:
             reply = json.loads(line)
         except (ValueError, RecursionError):
@@ -310,6 +311,16 @@ class Sandbox:
         if not isinstance(reply, dict):
             raise _StepError("tampered", "wrote into the grader's channel")
         return reply
+
+    def settle(self) -> None:
+        """Wait a moment, and raise if what just ran has ended the process after all."""
+        try:
+            line = self.lines.get(timeout=0.2)
+        except queue.Empty:
+            return
+        if line is None:
+            raise _StepError("crashed", ENDED)
+        raise _StepError("tampered", "wrote into the grader's channel")
 
     def _wait(self, seconds: float) -> bytes | None:
         began, before, waited = time.monotonic(), _starved(self.runner), 0.0
@@ -380,16 +391,21 @@ def run(
     """
     limits = limits or Limits()
     outcome = Outcome()
-    for _ in range(RESTARTS):
-        if _converse(cells, probes, seed, limits, unsafe, outcome):
+    for attempt in range(RESTARTS):
+        if _converse(cells, probes, seed, limits, unsafe, outcome, attempt > 0):
             break
     else:
         outcome.stopped.setdefault("submission", ("crashed", "kept ending the process"))
     return outcome
 
 
-def _converse(cells, probes, seed, limits, unsafe, outcome) -> bool:
-    """Run what is left to run in one sandbox; return whether it came to an end."""
+def _converse(cells, probes, seed, limits, unsafe, outcome, careful) -> bool:
+    """Run what is left to run in one sandbox; return whether it came to an end.
+
+    A process can end a little after the step that is to blame (it killed the sandbox,
+    say). So the first end blames nobody, and then we are careful: after each step we
+    wait whether it ends the process.
+    """
     box, step = None, "start"
 
     def left() -> float:
@@ -403,6 +419,8 @@ def _converse(cells, probes, seed, limits, unsafe, outcome) -> bool:
             reply = box.ask({"cell": source}, left())
             if not _note_error(outcome, step, reply) and reply != {"ok": True}:
                 raise _StepError("tampered", "wrote into the grader's channel")
+            if careful:
+                box.settle()
         for step, source in probes:
             if step in outcome.stopped or step in outcome.values:
                 continue
@@ -410,8 +428,12 @@ def _converse(cells, probes, seed, limits, unsafe, outcome) -> bool:
             reply = box.ask(request, left())
             if not _note_error(outcome, step, reply):
                 outcome.values[step] = _numbers(reply)
+            if careful:
+                box.settle()
         return True
     except _StepError as stop:
+        if stop.sentence == ENDED and step != "start" and not careful:
+            return False
         late = box is not None and left() <= 0
         if late:
             outcome.stopped["submission"] = ("timeout", "took longer than it may")
