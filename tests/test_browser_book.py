@@ -78,6 +78,7 @@ def test_every_explorer_goes_to_both_ends(chromium, path):
             sentence = root.locator(".rn-sentence")
             for c in range(root.locator("[type=range]").count()):
                 slider = root.locator("[type=range]").nth(c)
+                start = slider.input_value()
                 seen = []
                 for key in ("Home", "End"):
                     slider.press(key)
@@ -89,6 +90,7 @@ def test_every_explorer_goes_to_both_ends(chromium, path):
                     assert slider.get_attribute("aria-valuetext") == label
                 assert seen[0][0] != seen[1][0], "the sentence did not follow"
                 assert seen[0][1] != seen[1][1], "the picture did not follow"
+                slider.fill(start)  # two sliders may mean the same at their ends
             for c in range(root.locator("[type=radio]").count()):
                 before = sentence.inner_text()
                 radio = root.locator("[type=radio]").nth(c)
