@@ -112,6 +112,8 @@ def _warm_up() -> None:
     import resnotes.check  # noqa: F401
 
     torch.set_num_threads(1)
+    torch.optim.Adam([torch.zeros(1)])  # these two import a lot when first used
+    torch.func.jvp(torch.sin, (torch.zeros(1),), (torch.zeros(1),))
 
 
 def answer(requests, replies) -> None:
