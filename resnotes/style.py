@@ -69,8 +69,8 @@ def line(name: str) -> dict:
 def figure(nrows: int = 1, ncols: int = 1, height: float = 3.0, **kwargs):
     """Make a figure in the house style, 5.2 inches wide, and its axes.
 
-    Returns `(figure, axes)` with `axes` as from `matplotlib.figure.Figure.subplots`, to
-    which `kwargs` are passed. The house style is applied to what is drawn afterwards.
+    Returns `(figure, axes)` with `axes` as from matplotlib's `Figure.subplots`, which
+    gets `kwargs`. The house style is applied to what is drawn afterwards.
     Panels are best stacked (`nrows`), since half of the readers hold a phone.
     """
     import matplotlib
