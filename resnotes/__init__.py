@@ -1,8 +1,9 @@
 """Measure what residual connections do: gradients, Jacobians, paths and norms.
 
 The modules, in the order in which the book needs them: `gradients`, `blocks`,
-`jacobians`, `paths`, `lesions`, `training`, `recipes`, `sweeps` hold the numerics;
-`style` and `explore` draw; `notebooks` and `book` make pages of it.
+`jacobians`, `paths`, `lesions`, `training`, `recipes` hold the numerics; `sweeps` runs
+the `grids` of long trainings; `style` and `explore` draw; `notebooks` and `book` make
+pages of it.
 """
 
 from .blocks import (

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from resnotes import sweeps
+from resnotes import grids, sweeps
 from resnotes.blocks import classifier, mlp_stack
-from resnotes.sweeps import MEASUREMENTS, SWEEPS, Sweep, check, load, main, run
+from resnotes.grids import SWEEPS
+from resnotes.sweeps import MEASUREMENTS, Sweep, check, load, main, run
 from resnotes.training import History, mnist1d
 
 # A sweep of arithmetic that also counts how often each cell was run, and that can be
@@ -211,11 +212,53 @@ def test_check_compares_within_the_stated_tolerance(toy, tmp_path):
     assert "not in the CSV" in check(toy, directory=tmp_path)[0]
 
 
+def test_a_relative_tolerance_is_a_share_of_the_number(toy, tmp_path):
+    path = run(toy, directory=tmp_path)
+    loose = Sweep(**{**vars(toy), "tolerance": {}, "relative": {"value": 0.01}})
+    path.write_text(path.read_text().replace("b,2,0,0.666667", "b,2,0,0.6700"))
+    assert check(loose, directory=tmp_path) == []
+    path.write_text(path.read_text().replace("b,2,0,0.6700", "b,2,0,0.6600"))
+    (found,) = check(loose, directory=tmp_path)
+    assert "value was 0.6600, is 0.666667" in found
+    exact = Sweep(**{**vars(toy), "tolerance": {}})
+    assert "value was 0.6600" in check(exact, directory=tmp_path)[0]
+
+
+def test_every_sweep_of_the_book_can_be_checked():
+    for sweep in SWEEPS.values():
+        assert sweep.checked, sweep.name
+        assert all(cell in sweep.cells() for cell in sweep.checked), sweep.name
+        measured = set(load(sweep.name).dtype.names) - set(sweep.grid)
+        assert {*sweep.tolerance, *sweep.relative} <= measured, sweep.name
+
+
+def test_a_cheap_check_of_the_book():
+    """Two cells of a sweep, run again as a reader would; the others take minutes."""
+    checked = subprocess.run(
+        [sys.executable, "-m", "resnotes.sweeps", "check", "degradation_gradients"],
+        capture_output=True,
+        text=True,
+    )
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    assert "2 cells again, all agree (gradient_norm ±10%)" in checked.stdout
+
+
+def test_a_changed_csv_fails_the_check(tmp_path, capsys):
+    text = (MEASUREMENTS / "degradation_gradients.csv").read_text()
+    row = next(line for line in text.splitlines() if line.startswith("plain,20,0,7,"))
+    cell, value = row.rsplit(",", 1)
+    changed = text.replace(row, f"{cell},{1.2 * float(value):.6g}")
+    (tmp_path / "degradation_gradients.csv").write_text(changed)
+    assert main(["check", "degradation_gradients", "--directory", str(tmp_path)]) == 1
+    out = capsys.readouterr().out
+    assert "row 8: gradient_norm was" in out and "some differ" in out
+
+
 # The command line
 
 
 def test_the_command_line(toy, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(sweeps, "SWEEPS", {"toy": toy})
+    monkeypatch.setattr(grids, "SWEEPS", {"toy": toy})
     directory = ["--directory", str(tmp_path)]
     assert main(["list", *directory]) == 0
     assert "toy: 0 of 8 cells; arithmetic" in capsys.readouterr().out
@@ -239,7 +282,7 @@ def test_the_command_line(toy, tmp_path, monkeypatch, capsys):
 def test_a_diverged_run_is_a_row_that_says_so():
     history = History([2.3, math.inf], [1], [2.3], [0.1], [2.3], [0.1])
     history.diverged, history.reason = True, "the training loss was inf at step 2"
-    rows = sweeps._epoch_rows(history, 1)
+    rows = grids._epoch_rows(history, 1)
     assert [row["epoch"] for row in rows] == [1, 2]
     assert rows[0]["status"] == "ok" and math.isnan(rows[1]["train_loss"])
     assert rows[1]["status"] == "diverged: the training loss was inf at step 2"
@@ -289,7 +332,7 @@ def test_degradation_gradients_against_hooks():
     logits = model(data.x_train[:128])
     picked = logits.log_softmax(1)[torch.arange(128), data.y_train[:128]]
     (-picked.mean()).backward()
-    rows = sweeps.degradation_gradients("plain", 56, 0)
+    rows = grids.degradation_gradients("plain", 56, 0)
     assert [row["block"] for row in rows] == list(range(57))
     ours = [row["gradient_norm"] for row in rows[1:]]
     np.testing.assert_allclose(ours, [seen[k] for k in range(1, 57)], rtol=1e-3)
