@@ -3,7 +3,8 @@
 One process per submission, inside bubblewrap: new namespaces for processes, network,
 users and mounts; read-only views of the interpreter and its libraries, an empty /tmp of
 limited size, no environment, no other file of this machine. There `resnotes.inside`
-runs.
+runs, and a filter in the kernel refuses it the calls that could get around this: more
+namespaces, and memory that no process maps, which nobody could count.
 
 The conversation is in lines of JSON over the process's stdin and stdout. The student's
 code can forge every reply, so a reply is only ever numbers to compare, and reading one
@@ -15,6 +16,8 @@ runner never would ends the submission.
 
 from __future__ import annotations
 
+import errno
+import functools
 import json
 import math
 import os
@@ -24,6 +27,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Sequence
@@ -80,12 +84,49 @@ def _bwrap(limits: Limits) -> list[str]:
         *(part for view in readable for part in ("--ro-bind", view, view)),
         *(part for path in devices for part in ("--dev-bind", path, path)),
         *("--proc", "/proc", "--size", size, "--tmpfs", "/dev/shm"),
+        *("--remount-ro", "/"),  # else it is a tmpfs to write to, without a limit
         *("--chdir", "/tmp"),
         *(part for pair in _environment().items() for part in ("--setenv", *pair)),
     ]
 
 
 RUNNER = [sys.executable, "-I", str(HERE / "inside.py")]
+
+# Memory that no process maps, other namespaces, others' memory, and what honest
+# code never calls and kernels have had holes in.
+REFUSED = """
+memfd_create memfd_secret shmget msgget semget
+unshare setns mount umount2 pivot_root chroot fsopen fsmount open_tree move_mount
+ptrace process_vm_readv process_vm_writev
+io_uring_setup userfaultfd bpf perf_event_open keyctl add_key request_key
+""".split()
+
+
+@functools.cache
+def _filter() -> str:
+    """Return the kernel's filter of system calls as a BPF program, in hex."""
+    import pyseccomp  # for the grader only: students do not have it
+
+    rules = pyseccomp.SyscallFilter(pyseccomp.ALLOW)
+    refuse = pyseccomp.ERRNO(errno.EPERM)
+    for call in REFUSED:
+        rules.add_rule(refuse, call)
+    new_user = 0x10000000  # CLONE_NEWUSER
+    flag = pyseccomp.Arg(0, pyseccomp.MASKED_EQ, new_user, new_user)
+    rules.add_rule(refuse, "clone", flag)
+    # Its flags lie in memory, where no filter can look. The C library then uses clone.
+    rules.add_rule(pyseccomp.ERRNO(errno.ENOSYS), "clone3")
+    for buffer in (socket.SO_SNDBUF, socket.SO_RCVBUF):  # the usual size will do
+        what = (pyseccomp.Arg(1, pyseccomp.EQ, socket.SOL_SOCKET),)
+        what += (pyseccomp.Arg(2, pyseccomp.EQ, buffer),)
+        rules.add_rule(refuse, "setsockopt", *what)
+    # Families above netlink; vsock would reach the host of a virtual machine.
+    family = pyseccomp.Arg(0, pyseccomp.GT, socket.AF_NETLINK)
+    rules.add_rule(refuse, "socket", family)
+    with tempfile.TemporaryFile() as program:
+        rules.export_bpf(program)
+        program.seek(0)
+        return program.read().hex()
 
 
 def _environment() -> dict[str, str]:
@@ -117,6 +158,14 @@ def require_sandbox() -> None:
             "bubblewrap, the sandbox around students' code, is not installed: "
             f"`apt install bubblewrap` or `dnf install bubblewrap`; else {advice}."
         )
+    try:
+        _filter()
+    except (ImportError, RuntimeError, OSError) as error:
+        raise NoSandboxError(
+            f"libseccomp, which filters system calls, does not work here ({error}): "
+            "`pip install pyseccomp` and `apt install libseccomp2` or "
+            f"`dnf install libseccomp`; else {advice}."
+        ) from None
     command = [*_bwrap(Limits()), sys.executable, "-I", "-c", "pass"]
     tried = subprocess.run(command, capture_output=True, text=True, check=False)
     if tried.returncode:
@@ -153,12 +202,14 @@ def _starved(pid: int) -> float:
 
 
 def _resident(pid: int) -> int:
+    """Return the bytes a process holds, shared ones too, but no pages of files."""
     try:
-        with open(f"/proc/{pid}/statm") as pages:
-            _, resident, shared, *_ = (int(n) for n in pages.read().split())
-    except (OSError, ValueError):
+        with open(f"/proc/{pid}/status") as lines:
+            status = dict(line.split(":", 1) for line in lines)
+        sizes = [status[k].split()[0] for k in ("RssAnon", "RssShmem")]
+    except (OSError, ValueError, KeyError):  # gone meanwhile, or a zombie
         return 0
-    return (resident - shared) * os.sysconf("SC_PAGE_SIZE")
+    return 1024 * sum(map(int, sizes))
 
 
 class _Warm:
@@ -217,7 +268,8 @@ class Sandbox:
             elif not self._start_warm():
                 self._start([*_bwrap(limits), *RUNNER])
             threading.Thread(target=self._read, daemon=True).start()
-            self.ask(asdict(limits), limits.start)
+            calls = "" if unsafe else _filter()
+            self.ask(asdict(limits) | {"refused": calls}, limits.start)
             self.runner = [self.process.pid, *_descendants(self.parents[-1])][-1]
         except BaseException:
             self.close()

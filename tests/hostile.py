@@ -19,6 +19,7 @@ for place, folders, files in os.walk("/"):
 for path in ("/etc/passwd", "../gradebook.db", os.path.expanduser("~/.ssh/id_rsa")):
     if os.path.exists(path):
         found.append(path)
+found += [k for k in os.environ if "TOKEN" in k or "SECRET" in k or "SSH" in k]
 assert not found, found
 def damping(blocks, x, g):
     raise Exception(found)
@@ -26,7 +27,10 @@ def damping(blocks, x, g):
 
 WRITE = """
 import os, resnotes, torch
-for path in (resnotes.__file__, torch.__file__, "/etc/passwd", "/usr/bin/python3"):
+for path in (
+    *(resnotes.__file__, torch.__file__, "/etc/passwd", "/usr/bin/python3"),
+    *("/planted", "/dev/planted", "/proc/sys/kernel/core_pattern"),
+):
     try:
         with open(path, "a") as stream:
             stream.write("# planted")
@@ -145,6 +149,45 @@ def damping(blocks, x, g):
     return slope.norm(dim=1) / g.norm(dim=1)
 """
 
+# Memory that no process maps, so that nobody can count it: 600 MB each, were it given.
+UNMAPPED = """
+import ctypes, os
+libc = ctypes.CDLL(None)
+libc.shmat.restype = ctypes.c_void_p
+kept = 0
+def memfd():
+    for _ in range(60):
+        os.write(descriptor, b"1" * 2**20)
+for _ in range(10):
+    try:
+        descriptor = os.memfd_create("x")
+        memfd()
+        kept += 60
+    except OSError:
+        pass
+    segment = libc.shmget(0, 60 * 2**20, 0o1600)
+    if segment >= 0:
+        place = libc.shmat(segment, None, 0)
+        ctypes.memset(place, 1, 60 * 2**20)
+        libc.shmdt(ctypes.c_void_p(place))
+        kept += 60
+def damping(blocks, x, g):
+    if not kept:
+        raise MemoryError
+    os._exit(0)  # the test sees it as a crash
+"""
+
+# A tmpfs of its own, without a limit, in namespaces of its own.
+NESTED = """
+import ctypes
+libc = ctypes.CDLL(None)
+entered = libc.unshare(0x10000000 | 0x00020000) == 0
+mounted = libc.mount(b"none", b"/tmp", b"tmpfs", 0, None) == 0
+damping = None
+if entered or mounted:
+    __import__("os")._exit(0)  # the test sees it as a crash
+"""
+
 DETECTS_WRONG = """
 import inspect, sys
 def damping(blocks, x, g):
@@ -192,7 +235,20 @@ HOSTILE: dict[str, tuple] = {
         "time.sleep(1000)",
         "crashed",
     ),
+    "3 GB shared by processes": (
+        "import mmap, os, time\nfor _ in range(5):\n    if os.fork() == 0:\n"
+        "        x = mmap.mmap(-1, 600 * 2**20)\n"
+        "        while x.write(b'1' * 2**20): pass\n"
+        "        time.sleep(1000)\ntime.sleep(1000)",
+        "crashed",
+    ),
+    "memory that nobody maps": (UNMAPPED, "ok"),
+    "namespaces of its own": (NESTED, "ok"),
     "600 MB file": ("open('big', 'wb').write(b'0' * 600_000_000)", "ok"),
+    "3 GB in the root folder": (
+        "for k in range(100):\n    open(f'/big{k}', 'wb').write(b'0' * 30_000_000)",
+        "ok",
+    ),
     "600 MB in files": (
         "for k in range(20):\n    open(f'big{k}', 'wb').write(b'0' * 30_000_000)",
         "ok",

@@ -554,6 +554,7 @@ def test_what_a_student_can_see_and_reach(tmp_path, monkeypatch):
         *("/etc", "/home", "/var", "/sys", "/run", "/mnt", str(Path.home() / ".ssh")),
     ]
     writable = [str(sandbox.HERE), str(Path(os.__file__).parent), "/usr/lib"]
+    writable += ["/", "/dev", "/usr", "/proc/sys/kernel"]
     cells = [
         (
             "places",
@@ -618,6 +619,48 @@ none = set(held) == {'0' * 16}
 raise Exception((none, status['NoNewPrivs'].strip(), tried, raised))""",
         ),
         (
+            "calls",
+            """
+import ctypes, os, socket
+libc, granted = ctypes.CDLL(None), []
+for name, *arguments in (
+    ("memfd_create", b"x", 0), ("shmget", 0, 4096, 0o1600), ("msgget", 0, 0o1600),
+    ("unshare", 0x10000000), ("mount", b"none", b"/tmp", b"tmpfs", 0, None),
+    ("ptrace", 0, 0, None, None),
+):
+    if getattr(libc, name)(*arguments) != -1:
+        granted.append(name)
+for family in (socket.AF_VSOCK, socket.AF_ALG):
+    try:
+        granted.append(socket.socket(family).family.name)
+    except OSError:
+        pass
+try:
+    with socket.socket(socket.AF_UNIX) as small:
+        granted.append(small.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 10**7))
+except OSError:
+    pass
+for task in os.listdir('/proc/self/task'):
+    status = open(f'/proc/self/task/{task}/status').read()
+    if 'Seccomp:\\t2' not in status:
+        granted.append('a task without a filter')
+raise Exception(granted)""",
+        ),
+        (
+            "honest calls",
+            """
+import multiprocessing, subprocess, torch
+from concurrent.futures import ThreadPoolExecutor
+from torch.utils.data import DataLoader
+with multiprocessing.get_context('fork').Pool(2) as pool:
+    done = pool.map(abs, [-1, 2])
+with ThreadPoolExecutor(2) as pool:
+    done += pool.map(abs, [-3, 4])
+done.append(len(list(DataLoader(torch.ones(9, 3), batch_size=3, num_workers=2))))
+done.append(subprocess.run(['echo', '5'], capture_output=True).stdout)
+raise Exception(done)""",
+        ),
+        (
             "descriptors",
             """
 import os
@@ -646,6 +689,8 @@ raise Exception([m for m in sys.modules if m.startswith('resnotes.') and m.split
         assert said[unwarmed]["network"] == "[]"
         assert said[unwarmed]["processes"] == "True"
         assert said[unwarmed]["privileges"] == "(True, '1', (-1, -1), False)"
+        assert said[unwarmed]["calls"] == "[]"
+        assert said[unwarmed]["honest calls"] == "[1, 2, 3, 4, 3, b'5\\n']"
         assert said[unwarmed]["descriptors"] in (
             "['/dev/null', 'pipe']",
             "['/dev/null', '/proc/2/fd', 'pipe']",
