@@ -402,7 +402,7 @@ def main(arguments: list[str] | None = None) -> int:
     for line in found:
         print(line)
     allowed = [f"{k} ±{v:g}" for k, v in sweep.tolerance.items()]
-    allowed += [f"{k} ±{v:.0%}" for k, v in sweep.relative.items()]
+    allowed += [f"{k} ±{100 * v:g} %" for k, v in sweep.relative.items()]
     verdict = "some differ" if found else "all agree"
     again = f"{len(sweep.checked)} cells again, {verdict}"
     print(f"{sweep.name}: {again} ({', '.join(allowed)})")

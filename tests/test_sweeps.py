@@ -240,7 +240,7 @@ def test_a_cheap_check_of_the_book():
         text=True,
     )
     assert checked.returncode == 0, checked.stdout + checked.stderr
-    assert "2 cells again, all agree (gradient_norm ±10%)" in checked.stdout
+    assert "2 cells again, all agree (gradient_norm ±10 %)" in checked.stdout
 
 
 def test_a_changed_csv_fails_the_check(tmp_path, capsys):
