@@ -272,6 +272,7 @@ def run(
         before = _resumable(sweep, path, provenance)
         seconds = before.get("compute_seconds", 0.0)
         provenance["started"] = before.get("started", provenance["started"])
+        provenance["resumed"] = _earlier(before, provenance)
         done = _read(sweep, path)
         cells = sweep.cells()
         missing = [cell for cell in cells if _key(sweep, cell) not in done]
@@ -330,6 +331,16 @@ def _resumable(sweep: Sweep, path: Path, provenance: dict) -> dict:
             f"{path} was made by another recipe; move it away to start again."
         )
     return before
+
+
+def _earlier(before: dict, provenance: dict) -> list[dict]:
+    """List what finished cells were run with, where that was something else."""
+    earlier = before.get("resumed", [])
+    used = ("code", "python", "packages", "hardware")
+    if before and any(before[name] != provenance[name] for name in used):
+        told = (*used, "finished", "updated")
+        earlier = [*earlier, {name: before[name] for name in told}]
+    return earlier
 
 
 def check(sweep: Sweep, *, directory: Path = MEASUREMENTS) -> list[str]:

@@ -195,6 +195,22 @@ def test_provenance_says_how_and_not_where(toy, tmp_path):
     assert str(tmp_path) not in text and str(sweeps.ROOT) not in text
 
 
+def test_provenance_keeps_what_an_interrupted_run_was_made_with(toy, tmp_path):
+    path = run(toy, directory=tmp_path)
+    beside = path.with_suffix(".json")
+    told = json.loads(beside.read_text())
+    assert told["resumed"] == []
+    other = {**told, "hardware": {"processor": "another"}, "finished": 5}
+    beside.write_text(json.dumps(other))
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(line for line in lines if not line.startswith("b,4")))
+    run(toy, directory=tmp_path)
+    again = json.loads(beside.read_text())
+    (earlier,) = again["resumed"]
+    assert earlier["hardware"] == {"processor": "another"} and earlier["finished"] == 5
+    assert again["hardware"] == told["hardware"] and again["finished"] == 8
+
+
 # check
 
 
