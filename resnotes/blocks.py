@@ -1,6 +1,6 @@
 """Blocks, and stacks of them that differ in one thing only.
 
-Read from the top: how arguments are checked, the wrapper x + F(x), the convolutional
+Read from the top: how shapes are checked, the wrapper x + F(x), the convolutional
 block and its shortcuts, the transformer blocks, the flexible block, and last the
 builders, which make a plain and a residual stack by one recipe.
 """
@@ -13,23 +13,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-
-def _choice(name: str, value, choices):
-    """Return the entry `value` picks, or say what could have been picked."""
-    if value not in choices:
-        known = ", ".join(repr(choice) for choice in choices)
-        raise ValueError(f"{name}={value!r} is not known; choose one of {known}.")
-    return choices[value]
-
-
-def _positive(name: str, value) -> int:
-    """Return `value` if it is a whole number of at least 1."""
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name}={value!r} must be an int, got {type(value).__name__}.")
-    if value < 1:
-        raise ValueError(f"{name}={value} must be at least 1.")
-    return value
-
+from .arguments import choice, whole
 
 # Modules that leave the shape of what passes through them as it was.
 SHAPE_KEEPING = (
@@ -74,8 +58,18 @@ def _check_known_ends(branch: nn.Module, shortcut: nn.Module) -> None:
             )
 
 
-def _add(kept: Tensor, added: Tensor, x: Tensor) -> Tensor:
-    """Return kept + added, and never broadcast one to the other."""
+def _sum(shortcut: nn.Module, branch: nn.Module, x: Tensor, scale=1.0) -> Tensor:
+    """Return shortcut(x) + scale · branch(x), and never broadcast one to the other."""
+    if x.is_inference():  # counts no writes, so that none could be noticed below
+        kept, added = shortcut(x), scale * branch(x.clone())
+    else:
+        writes = x._version
+        kept, added = shortcut(x), scale * branch(x)
+        if x._version != writes:
+            raise ValueError(
+                "branch or shortcut writes into its input, which the other one reads "
+                "too; set inplace=False in the first layer, or give it a copy."
+            )
     if kept.shape != added.shape:
         raise ValueError(
             f"shortcut gives shape {tuple(kept.shape)} but branch gives "
@@ -95,7 +89,9 @@ class Residual(nn.Module):
     A branch that ends in ReLU can only add, never take away.
 
     Raises ValueError when the two shapes differ: at construction where the layers tell
-    (a branch from `Linear(64, 32)` on), else at the first call, with both shapes.
+    (a branch from `Linear(64, 32)` on), else at the first call, with both shapes. And
+    when the branch writes into its input, as with `ReLU(inplace=True)` first: the
+    shortcut would pass on what was written.
 
     Source: He et al. 2015, arXiv 1512.03385, Eq. 1 and 2.
 
@@ -118,7 +114,7 @@ class Residual(nn.Module):
 
     def forward(self, x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         """Return shortcut(x) + scale · branch(x)."""
-        return _add(self.shortcut(x), self.scale * self.branch(x), x)
+        return _sum(self.shortcut, self.branch, x, self.scale)
 
 
 class ZeroPad(nn.Module):
@@ -137,6 +133,8 @@ class ZeroPad(nn.Module):
 
     def __init__(self, channels: int, out_channels: int, stride: int = 1):
         super().__init__()
+        whole("channels", channels), whole("out_channels", out_channels)
+        whole("stride", stride)
         if out_channels < channels:
             raise ValueError(
                 f"shortcut='pad' cannot go from {channels} channels to {out_channels}; "
@@ -149,6 +147,11 @@ class ZeroPad(nn.Module):
         self, x: Float[Tensor, "batch channels *space"]
     ) -> Float[Tensor, "batch out_channels *smaller"]:
         """Return x thinned out by the stride and padded with zeros on axis 1."""
+        if x.dim() < 2 or x.shape[1] != self.in_channels:
+            raise ValueError(
+                f"x has shape {tuple(x.shape)} but this shortcut takes "
+                f"(batch, {self.in_channels}, …)."
+            )
         for axis in range(2, x.dim()):
             x = x[(slice(None),) * axis + (slice(None, None, self.stride),)]
         missing = self.out_channels - self.in_channels
@@ -227,9 +230,9 @@ class ResidualBlock(nn.Module):
     ):
         super().__init__()
         out_channels = channels if out_channels is None else out_channels
-        _positive("channels", channels), _positive("out_channels", out_channels)
-        _positive("stride", stride)
-        _choice("activation", activation, dict.fromkeys(("after", "before", "none")))
+        whole("channels", channels), whole("out_channels", out_channels)
+        whole("stride", stride)
+        choice("activation", activation, dict.fromkeys(("after", "before", "none")))
         if activation == "before" and zero_init:
             raise ValueError(
                 "zero_init=True with activation='before' is a dead branch: γ = 0 gives "
@@ -253,7 +256,7 @@ class ResidualBlock(nn.Module):
             self.shortcut = shortcut
         else:
             kinds = dict.fromkeys(("projection", "linear", "pad", "identity"))
-            _choice("shortcut", shortcut, kinds)
+            choice("shortcut", shortcut, kinds)
             if channels == out_channels and stride == 1:
                 self.shortcut = nn.Identity()
             else:
@@ -269,7 +272,7 @@ class ResidualBlock(nn.Module):
                 f"x has shape {tuple(x.shape)} but this block takes "
                 f"(batch, {self.channels}, height, width)."
             )
-        y = _add(self.shortcut(x), self.branch(x), x)
+        y = _sum(self.shortcut, self.branch, x)
         return torch.relu(y) if self.activation == "after" else y
 
 
@@ -278,7 +281,7 @@ class _TransformerBlock(nn.Module):
 
     def __init__(self, d: int, heads: int):
         super().__init__()
-        _positive("d", d), _positive("heads", heads)
+        whole("d", d), whole("heads", heads)
         if d % heads:
             raise ValueError(
                 f"heads={heads} does not divide d={d}; choose one that does."
@@ -400,8 +403,8 @@ class FlexibleBlock(nn.Module):
         rezero: bool = False,
     ):
         super().__init__()
-        _positive("dim", dim)
-        _choice("norm_position", norm_position, dict.fromkeys(("pre", "post")))
+        whole("dim", dim)
+        choice("norm_position", norm_position, dict.fromkeys(("pre", "post")))
         if rezero and scale != 1.0:
             raise ValueError(
                 f"scale={scale} is not used with rezero=True, where a learned α that "
@@ -492,10 +495,10 @@ def mlp_stack(
     >>> mlp_stack(40, 64, residual=True, norm="batch")(x).shape
     torch.Size([8, 64])
     """
-    _positive("depth", depth), _positive("width", width)
-    make_activation = _choice("activation", activation, ACTIVATIONS)
-    make_norm = _choice("norm", norm, NORMS)
-    initialise = _choice("init", init, INITS)
+    whole("depth", depth), whole("width", width)
+    make_activation = choice("activation", activation, ACTIVATIONS)
+    make_norm = choice("norm", norm, NORMS)
+    initialise = choice("init", init, INITS)
     if not residual and scale != 1.0:
         raise ValueError(
             f"scale={scale} has no branch to scale in a plain stack; leave it out."
@@ -536,7 +539,7 @@ def flexible_stack(
     >>> flexible_stack(30, 128, residual=True)(torch.randn(4, 32, 128)).shape
     torch.Size([4, 32, 128])
     """
-    _positive("depth", depth)
+    whole("depth", depth)
     if not residual and (rezero or scale != 1.0):
         raise ValueError(
             f"scale={scale} and rezero={rezero} have no branch to scale in a plain "
@@ -611,8 +614,8 @@ def classifier(
     """
     return nn.Sequential(
         OrderedDict(
-            stem=nn.Linear(_positive("features", features), _positive("width", width)),
+            stem=nn.Linear(whole("features", features), whole("width", width)),
             blocks=stack,
-            head=nn.Linear(width, _positive("classes", classes)),
+            head=nn.Linear(width, whole("classes", classes)),
         )
     )

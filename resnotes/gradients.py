@@ -1,20 +1,19 @@
 """Gradients along the stream of a stack of blocks, block by block and depth by depth.
 
-Read from the top: one forward pass that leaves everything as it was, the loss, the
-gradient at every block, the gradient for every depth, and how alike the gradients of
-neighbouring inputs are.
+Read from the top: one forward pass, the loss, the gradient at every block, the gradient
+for every depth, and how alike the gradients of neighbouring inputs are.
 """
 
 import math
 import warnings
-from collections.abc import Callable, Iterable
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.func import vmap
-from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from .untouched import check_chain, check_input, run, untouched
 
 Loss = Callable[[Tensor], Tensor]
 
@@ -27,106 +26,31 @@ DEPTHS_A_PASS = 20
 DEGENERATE = 1e-4
 
 
-@contextmanager
-def _untouched(x: Tensor):
-    """Record gradients whatever the caller does, and put the random numbers back."""
-    devices = [] if x.device.type in ("cpu", "mps") else [x.device]
-    kind = None if x.device.type in ("cpu", "mps") else x.device.type
-    with (
-        torch.random.fork_rng(devices, device_type=kind),
-        torch.inference_mode(False),
-        torch.enable_grad(),
-        sdpa_kernel(SDPBackend.MATH),  # vmap would take the fused ones row by row
-    ):
-        yield
-
-
-def _check(name: str, blocks: nn.Module, x: Tensor, x_name: str = "x") -> None:
-    if not isinstance(blocks, nn.Sequential):
-        raise TypeError(
-            f"{name} is a {type(blocks).__name__}, expected an nn.Sequential of "
-            "blocks: wrap the blocks with nn.Sequential(*blocks)."
-        )
+def _check(name: str, blocks: nn.Module, x: Tensor) -> None:
+    check_chain(blocks, name)
     if len(blocks) == 0:
         raise ValueError(f"{name} is empty, expected an nn.Sequential of ≥ 1 blocks.")
-    if not isinstance(x, Tensor):
-        raise TypeError(f"{x_name} is a {type(x).__name__}, expected a tensor.")
-    if not x.is_floating_point():
-        raise TypeError(
-            f"{x_name} has dtype {x.dtype}, expected floating point, which a gradient "
-            "needs: use .float(), or start after the embedding."
-        )
-    if x.numel() == 0:
-        raise ValueError(
-            f"{x_name} has shape {tuple(x.shape)}, expected at least one number."
-        )
-    bad = int((~x.isfinite()).sum())
-    if bad:
-        raise ValueError(
-            f"{x_name} holds {bad} non-finite of {x.numel()} numbers, expected finite "
-            "ones: look for a division by zero or a missing value in the input."
-        )
+    check_input(x)
 
 
-@contextmanager
-def _buffers_copied(blocks: Iterable[nn.Module]):
-    """Let running statistics and other state move in copies, then restore them."""
-    modules = {module for block in blocks for module in block.modules()}
-    kept = [(m, dict(m._buffers)) for m in modules if m._buffers]
-    copies = {
-        id(b): b.clone() for _, held in kept for b in held.values() if b is not None
-    }
-    for module, held in kept:
-        module._buffers.update({name: copies.get(id(b)) for name, b in held.items()})
-    try:
-        yield
-    finally:
-        for module, held in kept:
-            module._buffers.update(held)
-
-
-def _stream(name: str, blocks: list[nn.Module], x: Tensor) -> list[Tensor]:
+def _stream(name: str, blocks: Sequence[nn.Module], x: Tensor) -> list[Tensor]:
     """Return h_0 … h_L in one graph."""
     stream = [x.detach().clone().requires_grad_()]
-    with _buffers_copied(blocks):
-        for k, block in enumerate(blocks):
-            where = f"block {k} ({name}[{k}], a {type(block).__name__})"
-            h = stream[-1].clone()  # a block that works in place gets its own copy
-            try:
-                out = block(h)
-            except (RuntimeError, ValueError) as error:
-                raise ValueError(f"{where} {_why(block, h, error)}") from error
-            if not isinstance(out, Tensor):
-                raise TypeError(
-                    f"{where} returned a {type(out).__name__}, expected one tensor: "
-                    "wrap it in a module that returns the stream alone."
-                )
-            if not out.requires_grad:
-                raise ValueError(
-                    f"{where} returned a tensor that is cut off from its input, "
-                    "expected one that depends on it: look for detach() or no_grad()."
-                )
-            stream.append(out)
+    for k, block in enumerate(blocks):
+        place = f"{name}[{k}]"
+        out = run(block, stream[-1], place, k)
+        if not out.requires_grad:
+            raise ValueError(
+                f"block {k} ({place}, a {type(block).__name__}) returned a tensor that "
+                "is cut off from its input, expected one that depends on it: look for "
+                "detach() or no_grad()."
+            )
+        stream.append(out)
     return stream
 
 
-def _why(block: nn.Module, h: Tensor, error: Exception) -> str:
-    """Say what a block was given, what it holds and why that failed."""
-    weights = [
-        f"{name} {tuple(parameter.shape)}"
-        for name, parameter in block.named_parameters()
-        if name.endswith("weight")
-    ]
-    holds = f", its weights are {', '.join(weights[:3])}" if weights else ""
-    reason = str(error).strip().splitlines()[0].rstrip(".")
-    return (
-        f"failed on a stream of shape {tuple(h.shape)} and {h.dtype}{holds}: {reason}. "
-        "Give x, or what the block before returns, the shape and dtype it takes."
-    )
-
-
 def _loss_value(loss: Loss | None, output: Tensor, depth: int) -> Tensor:
-    value = output.sum() if loss is None else loss(output)
+    value = output.sum() if loss is None else loss(output.clone())  # may work in place
     if not isinstance(value, Tensor):
         raise TypeError(
             f"loss returned a {type(value).__name__}, expected a scalar tensor."
@@ -137,6 +61,8 @@ def _loss_value(loss: Loss | None, output: Tensor, depth: int) -> Tensor:
             f"{depth - 1}, of shape {tuple(output.shape)}; expected a scalar: take "
             "its sum or its mean."
         )
+    if not value.is_floating_point():
+        raise TypeError(f"loss returned dtype {value.dtype}, expected floating point.")
     if not value.requires_grad:
         raise ValueError(
             "loss returned a number that does not depend on the output, so it has no "
@@ -145,12 +71,19 @@ def _loss_value(loss: Loss | None, output: Tensor, depth: int) -> Tensor:
     return value.reshape(()) if value.ndim else value
 
 
+def _gradient(of: Sequence[Tensor] | Tensor, at: Tensor, sent=None) -> Tensor:
+    """Return a gradient at a tensor, 0 where nothing depends on it. Keeps the graph."""
+    return torch.autograd.grad(of, at, sent, retain_graph=True, materialize_grads=True)[
+        0
+    ]
+
+
 def _norm(gradients: Tensor) -> Tensor:
     """Return the 2-norm of every row of (n, …), where squares would under- or overflow.
 
     A gradient of 1e-24, as a plain stack of 100 layers has it, squares to 0 in float32.
     """
-    rows = gradients.flatten(1)
+    rows = gradients.reshape(len(gradients), -1)
     largest = rows.abs().amax(1)
     divisor = torch.where((largest > 0) & largest.isfinite(), largest, 1)
     return largest.where(
@@ -161,10 +94,9 @@ def _norm(gradients: Tensor) -> Tensor:
 def _is_degenerate(value: Tensor, before: Tensor, after: Tensor) -> bool:
     """Say whether a block stops this loss's gradient, though it lets others pass."""
     generator = torch.Generator().manual_seed(0)
-    probe = torch.randn(after.shape, generator=generator).to(after)
-    (sent,) = torch.autograd.grad(value, after, retain_graph=True)
-    (arrived,) = torch.autograd.grad(after, before, sent, retain_graph=True)
-    (passed,) = torch.autograd.grad(after, before, probe, retain_graph=True)
+    probe = torch.randn(after.shape, generator=generator, device="cpu").to(after)
+    sent = _gradient(value, after)
+    arrived, passed = (_gradient(after, before, v) for v in (sent, probe))
     sent, probe, arrived, passed = (
         float(_norm(g.detach()[None])) for g in (sent, probe, arrived, passed)
     )
@@ -208,13 +140,13 @@ def gradient_norms(
     [0.125, 0.25, 0.5, 1.0]
     """
     _check("model", model, x)
-    with _untouched(x):
+    with untouched(x, model):
         stream = _stream("model", list(model), x)
         value = _loss_value(loss, stream[-1], len(model))
         gradients = torch.autograd.grad(
             value, stream, retain_graph=True, materialize_grads=True
         )
-        norms = torch.cat([_norm(gradient[None]) for gradient in gradients])
+        norms = torch.cat([_norm(gradient[None]).to(x.dtype) for gradient in gradients])
         # Few blocks shrink a gradient this much, so the sure test seldom runs.
         weak = norms[:-1] < 100 * DEGENERATE * norms[1:]
         degenerate = any(
@@ -258,11 +190,10 @@ def _sweep_back(stream: list[Tensor], values: dict[int, Tensor]) -> Tensor:
         ends = [torch.stack([values[L] for L in joining]), stream[stop]]
 
         def pull_back(own: Tensor, arriving: Tensor, ends=ends, start=start) -> Tensor:
-            sent = [own, arriving]
-            return torch.autograd.grad(ends, stream[start], sent, retain_graph=True)[0]
+            return _gradient(ends, stream[start], [own, arriving])
 
         rows = len(joining) + len(carried)
-        own = torch.eye(rows, len(joining)).to(ends[0])  # each starts at its own loss
+        own = torch.eye(rows, len(joining), dtype=ends[0].dtype, device=ends[0].device)
         arriving = torch.cat(
             [carried.new_zeros(len(joining), *carried.shape[1:]), carried]
         )
@@ -272,20 +203,16 @@ def _sweep_back(stream: list[Tensor], values: dict[int, Tensor]) -> Tensor:
 
 def _input_gradients(stream: list[Tensor], values: dict[int, Tensor]) -> Tensor:
     """Return what `_sweep_back` does, whatever the blocks hold."""
-
-    def alone(depth: int) -> Tensor:
-        return torch.autograd.grad(values[depth], stream[0], retain_graph=True)[0]
-
     try:
         gradients = _sweep_back(stream, values)
     except RuntimeError:  # a custom backward that vmap cannot batch
-        return torch.stack([alone(depth) for depth in values])
+        return torch.stack([_gradient(value, stream[0]) for value in values.values()])
     # Past an infinite derivative a row that carries nothing yet turns 0 · inf into nan.
     finite = gradients.flatten(1).isfinite().all(1).tolist()
     return torch.stack(
         [
-            row if ok else alone(depth)
-            for row, ok, depth in zip(gradients, finite, values, strict=True)
+            row if ok else _gradient(value, stream[0])
+            for row, ok, value in zip(gradients, finite, values.values(), strict=True)
         ]
     )
 
@@ -319,7 +246,7 @@ def depth_sweep(
     if not depths:
         return x.new_zeros(0)
     wanted = sorted(set(depths))
-    with _untouched(x):
+    with untouched(x, blocks):
         stream = _stream("blocks", list(blocks)[: wanted[-1]], x)
         values = {depth: _loss_value(loss, stream[depth], depth) for depth in wanted}
         norms = _norm(_input_gradients(stream, values))
@@ -362,15 +289,18 @@ def gradient_autocorrelation(
     >>> round(gradient_autocorrelation(nn.Softplus(), line)[1].item(), 2)
     0.97
     """
-    _check("model", nn.Sequential(model), line, "line")
-    if len(line) < 3:
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model is a {type(model).__name__}, expected an nn.Module.")
+    check_input(line, "line")
+    if line.ndim < 2 or len(line) < 3:
         raise ValueError(
             f"line has shape {tuple(line.shape)}, expected (points, features) with at "
             "least 3 points."
         )
-    with _untouched(line):
-        stream = _stream("model", [model], line)
-        (gradient,) = torch.autograd.grad(stream[-1].sum(), stream[0])
+    with untouched(line, [model]):
+        leaf = line.detach().clone().requires_grad_()
+        total = run(model, leaf, "model").sum()
+        gradient = _gradient(total, leaf)
     g = gradient.flatten(1).double()
     g = g - g.mean(0)
     size = float(g.square().sum())

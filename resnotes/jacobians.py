@@ -1,7 +1,7 @@
 """Jacobians of chains of blocks, and their singular values.
 
-Read from the top: how a model is called without touching it, one Jacobian, the
-Jacobians of every block of a chain, the singular values of a chain at every depth.
+Read from the top: one Jacobian, the Jacobians of every block of a chain, the singular
+values of a chain at every depth.
 
 How a Jacobian is taken: one forward pass, then one backward pass that carries the d_out
 rows of the identity at once (`torch.func.vmap` over `torch.autograd.grad`). Exact for
@@ -15,8 +15,9 @@ from collections.abc import Callable, Sequence
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
-from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.func import vmap
+
+from .untouched import check_chain, check_input, run, runs_in_order, untouched
 
 # These read (batch, tokens, d), so one vector is one token, alone in its sequence.
 ATTENTION = (nn.MultiheadAttention, nn.TransformerEncoderLayer)
@@ -26,19 +27,13 @@ NEEDS_BATCH = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._Instanc
 
 def _seen(model: Callable, x: Tensor, shape: Sequence[int] | None) -> Tensor:
     """Return x in the shape in which the model shall see it."""
-    if not isinstance(x, Tensor):
-        raise TypeError(f"x is a {type(x).__name__}, expected a Tensor of shape (d,).")
+    check_input(x)
     if x.ndim != 1:
         raise ValueError(
             f"x has shape {tuple(x.shape)}, expected one input of shape (d,): take one "
             "row of a batch, or flatten the input and say shape=(1, …) as the model "
             "sees it."
         )
-    if not x.is_floating_point():
-        raise TypeError(f"x has dtype {x.dtype}, expected floating point: x.float().")
-    if not x.isfinite().all():
-        bad = int((~x.isfinite()).sum())
-        raise ValueError(f"x has {bad} non-finite of {x.numel()} entries.")
     if shape is None:
         modules = list(model.modules()) if isinstance(model, nn.Module) else []
         if any(isinstance(module, ATTENTION) for module in modules):
@@ -48,98 +43,40 @@ def _seen(model: Callable, x: Tensor, shape: Sequence[int] | None) -> Tensor:
         else:
             shape = (-1,)
     try:
-        return x.reshape(tuple(shape))
+        return x.detach().reshape(tuple(shape))
     except RuntimeError:
         raise ValueError(
             f"shape={tuple(shape)} does not hold the {x.numel()} entries of x."
         ) from None
 
 
-def _call(model: Callable, x: Tensor, dtype: torch.dtype | None) -> Tensor:
-    """Return model(x) with the model's parameters in `dtype` and its buffers copied."""
-    if not isinstance(model, nn.Module):
-        return model(x)
-    other = dtype is not None and any(p.dtype != dtype for p in model.parameters())
-    buffers = dict(model.named_buffers())
-    if not other and not buffers:
-        return model(x)
-
-    def copy(tensor: Tensor) -> Tensor:
-        to = dtype if tensor.is_floating_point() else None
-        return tensor.detach().to(to or tensor.dtype)
-
-    state = {name: copy(parameter) for name, parameter in model.named_parameters()}
-    state |= {name: copy(buffer).clone() for name, buffer in buffers.items()}
-    return functional_call(model, state, (x,))
-
-
-def _why(block: nn.Module, h: Tensor, error: Exception) -> str:
-    """Return what a block was given, why that failed and what helps."""
-    advice = ""
-    if any(isinstance(m, NEEDS_BATCH) and m.training for m in block.modules()):
-        advice = (
-            " BatchNorm in train mode has no variance to divide by in one sample: "
-            "call model.eval() first."
-        )
-    wrong = {p.dtype for p in block.parameters()} - {h.dtype}
-    if wrong:
-        advice = (
-            f" Its parameters are {wrong.pop()}: give x in that dtype, or "
-            "dtype=torch.float64 to have both in float64."
-        )
-    return (
-        f"({type(block).__name__}) cannot take an input of shape {tuple(h.shape)} and "
-        f"dtype {h.dtype}: {str(error).strip().splitlines()[0]}{advice}"
-    )
-
-
-def _output(model: Callable, x: Tensor, dtype: torch.dtype | None, name: str) -> Tensor:
-    """Return model(x), one tensor, or raise with the index of the block at fault."""
-    try:
-        y = _call(model, x.clone(), dtype)  # a copy, as a block may work in place
-    except (RuntimeError, ValueError) as error:
-        if not isinstance(model, nn.Module):
-            raise
-        if type(model).forward is not nn.Sequential.forward or not len(model):
-            raise ValueError(f"{name} {_why(model, x, error)}") from error
-        h = x
-        for k, block in enumerate(model):
-            h = _output(block, h, dtype, f"{name}[{k}]")
-        raise
-    if not isinstance(y, Tensor):
-        raise TypeError(
-            f"{name} returned a {type(y).__name__}, expected one Tensor: wrap it in a "
-            "module that picks the tensor whose Jacobian you want."
-        )
-    if not y.is_floating_point():
-        raise TypeError(f"{name} returned dtype {y.dtype}, expected floating point.")
-    return y
-
-
 def _jacobian(
-    model: Callable, x: Tensor, dtype: torch.dtype | None, name: str = "model"
+    model: Callable, x: Tensor, name: str, index: int | None = None
 ) -> tuple[Tensor, Tensor]:
     """Return ∂y/∂x, both flattened, and y = model(x), detached."""
-    # The plain form of attention: vmap runs through the fused ones one row at a time.
-    plain_attention = sdpa_kernel(SDPBackend.MATH)
-    with torch.inference_mode(False), torch.enable_grad(), plain_attention:
-        x = x.detach().clone().requires_grad_()
-        y = _output(model, x, dtype, name)
-        flat = y.reshape(-1)  # (d_out,)
+    x = x.clone().requires_grad_()
+    y = run(model, x, name, index)
+    flat = y.reshape(-1)  # (d_out,)
     if not flat.requires_grad:  # a constant
         return flat.new_zeros(len(flat), x.numel()), y
 
     def row(v: Tensor) -> Tensor:  # (d_out,) -> vᵀ ∂y/∂x, (d_in,)
-        return torch.autograd.grad(flat, x, v, materialize_grads=True)[0].reshape(-1)
+        return torch.autograd.grad(
+            flat, x, v, retain_graph=True, materialize_grads=True
+        )[0].reshape(-1)
 
     identity = torch.eye(len(flat), dtype=flat.dtype, device=flat.device)
-    return vmap(row)(identity), y.detach()
-
-
-def _untouched(x: Tensor):
-    """Return a context in which dropout's draws leave the global RNG where it was."""
-    on_gpu = isinstance(x, Tensor) and x.is_cuda
-    return torch.random.fork_rng([x.device] if on_gpu else [])
+    try:
+        return vmap(row)(identity), y.detach()
+    except RuntimeError:  # a backward pass that cannot be batched, or none at all
+        pass
+    try:
+        return torch.stack([row(v) for v in identity]), y.detach()
+    except RuntimeError as error:
+        raise ValueError(
+            f"{name} (a {type(model).__name__}) has no derivative that autograd can "
+            f"take, expected one: {str(error).splitlines()[0]}"
+        ) from error
 
 
 def _finite(jacobian: Tensor, name: str) -> Tensor:
@@ -193,9 +130,9 @@ def chain_jacobian(
             [0., 1.]])
     """
     seen = _seen(model, x, shape)
-    with _untouched(x):
-        jacobian, _ = _jacobian(model, seen.to(dtype or x.dtype), dtype)
-    if not jacobian.isfinite().all() and isinstance(model, nn.Sequential):
+    with untouched(x, [model], dtype):
+        jacobian, _ = _jacobian(model, seen.to(dtype or x.dtype), "model")
+    if not jacobian.isfinite().all() and runs_in_order(model):
         block_jacobians(model, x, shape=shape, dtype=dtype)  # names a block at fault
     return _finite(jacobian, "the model")
 
@@ -222,15 +159,12 @@ def block_jacobians(
     >>> torch.equal(second @ first, chain[1].weight)
     True
     """
-    if not isinstance(model, nn.Sequential):
-        raise TypeError(
-            f"model is a {type(model).__name__}, expected nn.Sequential of blocks."
-        )
+    check_chain(model)
     h = _seen(model, x, shape).to(dtype or x.dtype)
     jacobians = []
-    with _untouched(x):
+    with untouched(x, model, dtype):
         for k, block in enumerate(model):
-            jacobian, h = _jacobian(block, h, dtype, f"model[{k}]")
+            jacobian, h = _jacobian(block, h, f"model[{k}]", k)
             jacobians.append(_finite(jacobian, f"model[{k}]"))
     return jacobians
 
@@ -248,7 +182,7 @@ def _product_singular_values(
     """
     from scipy.linalg.lapack import dgejsv
 
-    q = product = torch.eye(jacobians[0].shape[1], dtype=torch.float64)
+    q = product = torch.eye(jacobians[0].shape[1], dtype=torch.float64, device="cpu")
     rows = []
     for k, jacobian in enumerate(jacobians, start=1):
         q, r = torch.linalg.qr(jacobian.double().cpu() @ q)
@@ -288,8 +222,11 @@ def singular_values(
     >>> singular_values(lambda x: x - 3 * x.flip(0), torch.ones(2))
     tensor([4., 2.])
     """
-    if not isinstance(model, nn.Sequential) or len(model) < 2:
-        return torch.linalg.svdvals(chain_jacobian(model, x, shape=shape, dtype=dtype))
+    if not runs_in_order(model) or len(model) < 2:
+        jacobian = chain_jacobian(model, x, shape=shape, dtype=dtype)
+        # No LAPACK for 16 bits; and autocast may be on out here.
+        wide = jacobian.to(torch.promote_types(jacobian.dtype, torch.float32))
+        return torch.linalg.svdvals(wide).to(jacobian.dtype)
     jacobians = block_jacobians(model, x, shape=shape, dtype=dtype)
     values = _product_singular_values(jacobians, every_depth=False)[0]
     values = nn.functional.pad(
@@ -324,7 +261,7 @@ def singular_values_by_depth(
     tensor([1.0000, 0.5000, 0.2500, 0.1250])
     """
     jacobians = block_jacobians(model, x, shape=shape, dtype=dtype)
-    rows = [torch.ones(len(x), dtype=torch.float64)]
+    rows = [torch.ones(len(x), dtype=torch.float64, device="cpu")]
     if jacobians:
         rows += _product_singular_values(jacobians, every_depth=True)
     padded = [nn.functional.pad(row, (0, len(x) - len(row))) for row in rows]

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 import torch
 from torch import nn
 
+from .arguments import whole
+
 Order = tuple[int, ...]
 
 
@@ -22,8 +24,8 @@ def lesion(model: nn.Module, order: Sequence[int]) -> nn.Module:
     as `resnotes.blocks.classifier` makes). Nothing is copied: parameters, buffers and
     modes are shared with `model`, which still runs all its blocks.
 
-    Raises TypeError if the model has no such stack, ValueError for an index that is not
-    an int between 0 and L − 1.
+    Raises TypeError if the model has no such stack or an index is not an int, and
+    ValueError for an index that is not between 0 and L − 1.
 
     Source: Veit et al. 2016, arXiv 1605.06431, Section 4.
 
@@ -35,13 +37,7 @@ def lesion(model: nn.Module, order: Sequence[int]) -> nn.Module:
     )
     """
     blocks = _blocks(model)
-    for k in order:
-        if isinstance(k, bool) or not isinstance(k, int) or not 0 <= k < len(blocks):
-            raise ValueError(
-                f"order has {k!r}, expected block indices between 0 and "
-                f"{len(blocks) - 1}."
-            )
-    kept = nn.Sequential(*[blocks[k] for k in order])
+    kept = nn.Sequential(*[blocks[_index(k, len(blocks))] for k in order])
     kept.training = blocks.training
     if blocks is model:
         return kept
@@ -60,18 +56,20 @@ def _blocks(model: nn.Module) -> nn.Sequential:
     return stack
 
 
+def _index(k: int, depth: int) -> int:
+    """Return k if it is the index of a block in a stack of `depth`."""
+    whole("depth", depth)
+    return whole("block", k, least=0, most=depth - 1)
+
+
 def without(depth: int, *blocks: int) -> Order:
     """Return the order of a stack of `depth` blocks with some of them deleted.
 
     >>> without(5, 0, 3)
     (1, 2, 4)
     """
-    for k in blocks:
-        if not 0 <= k < depth:
-            raise ValueError(
-                f"block {k} is not in a stack of {depth} (0 … {depth - 1})."
-            )
-    return tuple(k for k in range(depth) if k not in blocks)
+    deleted = {_index(k, depth) for k in blocks}
+    return tuple(k for k in range(whole("depth", depth)) if k not in deleted)
 
 
 def swapped(depth: int, i: int, j: int) -> Order:
@@ -80,11 +78,7 @@ def swapped(depth: int, i: int, j: int) -> Order:
     >>> swapped(5, 1, 3)
     (0, 3, 2, 1, 4)
     """
-    for k in (i, j):
-        if not 0 <= k < depth:
-            raise ValueError(
-                f"block {k} is not in a stack of {depth} (0 … {depth - 1})."
-            )
+    i, j = _index(i, depth), _index(j, depth)
     order = list(range(depth))
     order[i], order[j] = order[j], order[i]
     return tuple(order)
@@ -96,10 +90,12 @@ def random_deletions(depth: int, count: int, *, seed: int) -> Order:
     >>> len(random_deletions(54, 10, seed=0))
     44
     """
-    if not 0 <= count <= depth:
-        raise ValueError(f"count={count} must be between 0 and the {depth} blocks.")
+    whole("count", count, least=0, most=whole("depth", depth))
     generator = torch.Generator().manual_seed(seed)
-    return without(depth, *torch.randperm(depth, generator=generator)[:count].tolist())
+    return without(
+        depth,
+        *torch.randperm(depth, generator=generator, device="cpu")[:count].tolist(),
+    )
 
 
 def random_swaps(depth: int, count: int, *, seed: int) -> Order:
@@ -108,15 +104,11 @@ def random_swaps(depth: int, count: int, *, seed: int) -> Order:
     >>> sorted(random_swaps(10, 3, seed=0)) == list(range(10))
     True
     """
-    if count < 0 or depth < 2:
-        raise ValueError(
-            f"count={count} and depth={depth}: swapping needs at least 2 blocks and "
-            "a count of at least 0."
-        )
+    whole("count", count, least=0), whole("depth", depth, least=2)
     generator = torch.Generator().manual_seed(seed)
     order = list(range(depth))
     for _ in range(count):
-        i, j = torch.randperm(depth, generator=generator)[:2].tolist()
+        i, j = torch.randperm(depth, generator=generator, device="cpu")[:2].tolist()
         order[i], order[j] = order[j], order[i]
     return tuple(order)
 

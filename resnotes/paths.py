@@ -20,9 +20,10 @@ from collections.abc import Callable, Sequence
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
-from torch.func import functional_call
 
-from resnotes.blocks import Residual
+from .arguments import whole
+from .blocks import Residual
+from .untouched import check_input, run, untouched
 
 Branch = Callable[[Tensor], Tensor]
 
@@ -59,6 +60,12 @@ def branches_of(stack: nn.Sequential) -> list[nn.Module]:
             raise TypeError(
                 f"stack[{k}] is a {type(block).__name__}, expected a Residual block; "
                 "for other blocks write the list of branches yourself."
+            )
+        hooks = block._forward_hooks or block._forward_pre_hooks
+        if hooks or type(block).forward is not Residual.forward:
+            raise TypeError(
+                f"stack[{k}] has a forward or hooks of its own, which its branch alone "
+                "would leave out; write the list of branches yourself."
             )
         if not isinstance(block.shortcut, nn.Identity):
             raise ValueError(
@@ -97,20 +104,8 @@ def _check(branches, x: Tensor, grad_output: Tensor) -> list[Branch]:
                     "own statistics: samples would leak into each other's paths; "
                     "call .eval() on the model (with running statistics) first."
                 )
-    for name, value in (("x", x), ("grad_output", grad_output)):
-        if not isinstance(value, Tensor):
-            raise TypeError(f"{name} is a {type(value).__name__}, expected a Tensor.")
-        if not value.is_floating_point():
-            raise TypeError(
-                f"{name} has dtype {value.dtype}, expected a floating-point tensor; "
-                f"convert it with {name}.float()."
-            )
-        bad = value.numel() - int(value.isfinite().sum())
-        if bad:
-            raise ValueError(
-                f"{name} has {bad} entries that are not finite (of {value.numel()}); "
-                "every path would carry them: clean it first."
-            )
+    check_input(x)
+    check_input(grad_output, "grad_output")
     if grad_output.shape != x.shape:
         raise ValueError(
             f"grad_output has shape {tuple(grad_output.shape)} but x has shape "
@@ -120,42 +115,22 @@ def _check(branches, x: Tensor, grad_output: Tensor) -> list[Branch]:
     return branches
 
 
-def _run(branch: Branch, h: Tensor) -> Tensor:
-    """F(h), where anything F writes into its input or its buffers is thrown away."""
-    if isinstance(branch, nn.Module):
-        buffers = {name: b.clone() for name, b in branch.named_buffers()}
-        if buffers:
-            return functional_call(branch, buffers, (h.clone(),))
-    return branch(h.clone())
-
-
 def _forward(branches: list[Branch], x: Tensor) -> list[tuple[Tensor, Tensor]]:
     """Run each branch once; return (h_{l−1}, F_l(h_{l−1})), each with its own graph."""
     tape, h = [], x.detach()
-    # Dropout draws numbers; the caller's generator must not notice.
-    devices = [x.device] if x.device.type == "cuda" else []
-    with (
-        torch.random.fork_rng(devices),
-        torch.inference_mode(False),
-        torch.enable_grad(),
-    ):
-        for k, branch in enumerate(branches):
-            h = h.detach().clone().requires_grad_()
-            try:
-                added = _run(branch, h)
-            except Exception as error:
-                error.add_note(f"raised by branches[{k}]")
-                raise
-            if added.shape != h.shape:
-                raise ValueError(
-                    f"branches[{k}] maps shape {tuple(h.shape)} to "
-                    f"{tuple(added.shape)}; h + F(h) needs a branch that keeps the "
-                    "shape."
-                )
-            tape.append((h, added))
-            h = h + added
+    for k, branch in enumerate(branches):
+        h = h.detach().clone().requires_grad_()
+        added = run(branch, h, f"branches[{k}]", k)
+        if added.shape != h.shape:
+            raise ValueError(
+                f"branches[{k}] maps shape {tuple(h.shape)} to {tuple(added.shape)}; "
+                "h + F(h) needs a branch that keeps the shape."
+            )
+        tape.append((h, added))
+        h = h + added
     if not h.isfinite().all():
-        k = next(k for k, (_, added) in enumerate(tape) if not added.isfinite().all())
+        bad = [k for k, (_, added) in enumerate(tape) if not added.isfinite().all()]
+        k = bad[0] if bad else len(tape) - 1
         raise ValueError(
             f"branches[{k}] returns values that are not finite; scale the branches "
             "down or use float64."
@@ -219,14 +194,15 @@ def _wide(x: Tensor) -> torch.dtype:
 def _by_length(branches, x: Tensor, grad_output: Tensor) -> Tensor:
     """Compute the rows of `path_gradients` in float64."""
     branches = _check(branches, x, grad_output)
-    tape = _forward(branches, x)
-    rows = x.new_zeros(len(branches) + 1, *x.shape, dtype=_wide(x))
-    rows[0] = grad_output.detach()
-    for n in range(1, len(branches) + 1):
-        h, added = tape.pop()  # frees this block's graph when the next one is taken
-        for part in _parts(n, h):  # longest first: a row is read before it changes
-            pulled = _pull_wide(added, h, rows[part])
-            rows[part.start + 1 : part.stop + 1] += pulled
+    with untouched(x, branches):
+        tape = _forward(branches, x)
+        rows = x.new_zeros(len(branches) + 1, *x.shape, dtype=_wide(x))
+        rows[0] = grad_output.detach()
+        for n in range(1, len(branches) + 1):
+            h, added = tape.pop()  # frees this block's graph when the next is taken
+            for part in _parts(n, h):  # longest first: a row is read before it changes
+                pulled = _pull_wide(added, h, rows[part])
+                rows[part.start + 1 : part.stop + 1] += pulled
     return rows
 
 
@@ -317,7 +293,9 @@ def every_path(
         )
     numbers = torch.arange(2**depth, device=x.device)
     taken = (numbers[:, None] >> torch.arange(depth, device=x.device)) & 1 == 1
-    return taken, _along(taken, _forward(branches, x), grad_output).to(x.dtype)
+    with untouched(x, branches):
+        carried = _along(taken, _forward(branches, x), grad_output)
+    return taken, carried.to(x.dtype)
 
 
 def _along(taken: Tensor, tape, grad_output: Tensor) -> Tensor:
@@ -365,37 +343,48 @@ def sample_path_norms(
     [1.0, 2.5, 2.5, 1.25, 0.3125, 0.03125]
     """
     branches = _check(branches, x, grad_output)
-    if samples < 1:
-        raise ValueError(f"samples={samples} must be at least 1.")
-    depth = len(branches)
-    tape = _forward(branches, x)
-    gains = torch.ones(depth, dtype=torch.float64)
-    if not uniform:
-        arriving = grad_output.detach().to(_wide(x))[None]
-        for k in reversed(range(depth)):
-            h, added = tape[k]
-            pulled = _pull_wide(added, h, arriving)
-            gains[k] = _norms(pulled)[0] / _norms(arriving)[0]
-            arriving = arriving + pulled
-        gains = gains.nan_to_num().clamp(min=1e-9)  # every path can be drawn
+    whole("samples", samples)
+    with untouched(x, branches):
+        tape = _forward(branches, x)
+        gains = _gains(tape, grad_output, uniform)
+        taken, factors = _drawn_paths(gains, samples, seed)
+        norms = _norms(_along(taken.to(x.device), tape, grad_output)).cpu().double()
+    return (factors * norms).view(-1, samples)
 
+
+def _gains(tape, grad_output: Tensor, uniform: bool) -> Tensor:
+    """Return by how much each branch stretches the gradient that arrives at it."""
+    gains = torch.ones(len(tape), dtype=torch.float64, device="cpu")
+    if uniform:
+        return gains
+    arriving = grad_output.detach().to(_wide(grad_output))[None]
+    for k in reversed(range(len(tape))):
+        h, added = tape[k]
+        pulled = _pull_wide(added, h, arriving)
+        gains[k] = _norms(pulled)[0] / _norms(arriving)[0]
+        arriving = arriving + pulled
+    return gains.nan_to_num().clamp(min=1e-9)  # every path can be drawn
+
+
+def _drawn_paths(gains: Tensor, samples: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Draw paths of each length by their gains; return them and 1 / probability."""
+    depth = len(gains)
     # sums[k, m] = Σ of Π w_l over all choices of m of the first k blocks
-    sums = torch.zeros(depth + 1, depth + 1, dtype=torch.float64)
+    sums = gains.new_zeros(depth + 1, depth + 1)
     sums[:, 0] = 1
     for k in range(1, depth + 1):
         sums[k, 1:] = sums[k - 1, 1:] + gains[k - 1] * sums[k - 1, :-1]
-    generator = torch.Generator().manual_seed(seed)
-    left = torch.arange(depth + 1).repeat_interleave(samples)  # branches yet to take
-    taken = torch.zeros(len(left), depth, dtype=torch.bool)
+    draws = torch.Generator().manual_seed(seed)
+    lengths = torch.arange(depth + 1, device="cpu")
+    left = lengths.repeat_interleave(samples)  # branches yet to take
+    taken = gains.new_zeros(len(left), depth, dtype=torch.bool)
     for k in reversed(range(depth)):
         chance = gains[k] * sums[k][(left - 1).clamp(min=0)] / sums[k + 1][left]
-        draw = torch.rand(len(left), generator=generator, dtype=torch.float64)
+        draw = torch.rand(len(left), generator=draws, dtype=torch.float64, device="cpu")
         taken[:, k] = (draw < chance) & (left > 0)
         left = left - taken[:, k].long()
     weights = torch.where(taken, gains, 1.0).prod(1)
-    norms = _norms(_along(taken.to(x.device), tape, grad_output)).cpu().double()
-    totals = sums[depth].repeat_interleave(samples)
-    return (totals * norms / weights).view(depth + 1, samples)
+    return taken, sums[depth].repeat_interleave(samples) / weights
 
 
 def path_length_distribution(
@@ -416,15 +405,13 @@ def path_length_distribution(
     >>> f"{path_length_distribution(54)[5:18].sum():.4%}"
     '0.4537%'
     """
-    if isinstance(L, bool) or not isinstance(L, int):
-        raise TypeError(f"L={L!r} must be an int, got {type(L).__name__}.")
-    if L < 0:
-        raise ValueError(f"L={L} must be at least 0.")
-    chances = [float(p)] * L if isinstance(p, int | float) else [float(q) for q in p]
+    L = whole("L", L, least=0)
+    p = torch.as_tensor(p, dtype=torch.float64, device="cpu")
+    chances = (p.expand(L) if p.ndim == 0 else p).tolist()
     if len(chances) != L:
         raise ValueError(f"p has {len(chances)} entries, expected one for each of {L}.")
     for q in chances:
-        if not 0 <= q <= 1:
+        if not (isinstance(q, float) and 0 <= q <= 1):
             raise ValueError(f"p={q} must be a probability, between 0 and 1.")
     shares = torch.zeros(L + 1, dtype=torch.float64)
     shares[0] = 1
@@ -452,7 +439,10 @@ def effective_lengths(
     """
     if not 0 < share <= 1:
         raise ValueError(f"share={share} must be above 0 and at most 1.")
-    carried = torch.as_tensor(carried, dtype=torch.float64).cpu()
+    carried = torch.as_tensor(carried)
+    if carried.is_complex():
+        raise TypeError(f"carried has dtype {carried.dtype}, expected real numbers.")
+    carried = carried.detach().to("cpu", torch.float64)
     if carried.dim() != 1 or not carried.numel():
         raise ValueError(
             f"carried has shape {tuple(carried.shape)}, expected one value a length."

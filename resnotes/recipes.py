@@ -8,6 +8,7 @@ with W₁ and W₂ of shape (width, width) from He's initialisation. A recipe ch
 whether b is learned, what N is (nothing, or a LayerNorm), and the start of W₁ and W₂.
 """
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -16,8 +17,12 @@ from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 from torch.nn import functional
 
-from resnotes.blocks import Residual, classifier
-from resnotes.training import Data, mnist1d
+from .arguments import choice, whole
+from .blocks import Residual, classifier
+from .training import Data, mnist1d
+from .untouched import random_numbers_kept
+
+BATCH_SIZE = 128
 
 
 class Times(nn.Module):
@@ -56,7 +61,7 @@ class FixupBranch(nn.Module):
 
     def __init__(self, width: int, depth: int):
         super().__init__()
-        _at_least_one(width=width, depth=depth)
+        whole("width", width), whole("depth", depth)
         self.linear1 = nn.Linear(width, width, bias=False)
         self.linear2 = nn.Linear(width, width, bias=False)
         self.biases = nn.Parameter(torch.zeros(4))
@@ -71,12 +76,6 @@ class FixupBranch(nn.Module):
         b1, b2, b3, b4 = self.biases
         hidden = functional.relu(self.linear1(x + b1) + b2)
         return self.multiplier * self.linear2(hidden + b3) + b4
-
-
-def _at_least_one(**numbers) -> None:
-    for name, value in numbers.items():
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ValueError(f"{name}={value!r} must be a whole number of at least 1.")
 
 
 def _branch(width: int, *, he: bool = True, norm: str | None = None) -> nn.Sequential:
@@ -105,7 +104,7 @@ def layerscale_start(depth: int) -> float:
     >>> [layerscale_start(depth) for depth in (18, 24, 36)]
     [0.1, 1e-05, 1e-06]
     """
-    _at_least_one(depth=depth)
+    whole("depth", depth)
     return 0.1 if depth <= 18 else 1e-5 if depth <= 24 else 1e-6
 
 
@@ -121,7 +120,7 @@ def deepnorm_constants(depth: int) -> tuple[float, float]:
     >>> round(alpha, 3), round(beta, 3)
     (3.761, 0.188)
     """
-    _at_least_one(depth=depth)
+    whole("depth", depth)
     return depth**0.25, (4 * depth) ** -0.25
 
 
@@ -228,11 +227,9 @@ def recipe_net(recipe: str, depth: int, width: int = 32) -> nn.Sequential:
     >>> torch.equal(net.blocks(h), h)
     True
     """
-    if recipe not in RECIPES:
-        known = ", ".join(map(repr, RECIPES))
-        raise ValueError(f"recipe={recipe!r} is not known; choose one of {known}.")
-    _at_least_one(depth=depth, width=width)
-    blocks = [RECIPES[recipe](depth, width) for _ in range(depth)]
+    make_block = choice("recipe", recipe, RECIPES)
+    whole("depth", depth), whole("width", width)
+    blocks = [make_block(depth, width) for _ in range(depth)]
     if recipe in ("pre-norm", "LayerScale"):
         blocks.append(nn.LayerNorm(width))
     net = classifier(nn.Sequential(*blocks), 40, width, 10)
@@ -263,21 +260,27 @@ def first_steps(
     Runs so small leave a processor idle between them: all of them are one network whose
     every weight has a leading axis of len(lrs) · len(seeds), through `torch.func.vmap`.
 
-    Raises ValueError for an unknown recipe, for no rates or no seeds, and for a rate
-    that is not above 0.
+    Raises ValueError for an unknown recipe, for no rates or no seeds, for a rate that
+    is not above 0 and finite, and for less data than one batch.
 
     >>> losses = first_steps("ReZero", 4, lrs=[1e-3, 1e-2], seeds=[0, 1], steps=20)
     >>> losses.shape, bool((losses[:, :, -1] < losses[:, :, 0]).all())
     (torch.Size([2, 2, 20]), True)
     """
-    if not lrs or not seeds or min(lrs) <= 0:
+    lrs, seeds = [float(lr) for lr in lrs], list(seeds)
+    if not lrs or not seeds or not all(0 < lr < math.inf for lr in lrs):
         raise ValueError(
-            f"lrs={lrs!r} and seeds={seeds!r}: give rates above 0, and seeds."
+            f"lrs={lrs!r} and seeds={seeds!r}: give finite rates above 0, and seeds."
         )
-    _at_least_one(steps=steps)
+    whole("steps", steps)
     data = mnist1d() if data is None else data
+    if len(data.x_train) < BATCH_SIZE:
+        raise ValueError(
+            f"data has {len(data.x_train)} training examples, expected at least "
+            f"{BATCH_SIZE}, one batch."
+        )
     nets = []
-    with torch.random.fork_rng(devices=[]):
+    with random_numbers_kept(torch.device("cpu")):
         for seed in seeds:
             torch.manual_seed(seed)
             nets.append(recipe_net(recipe, depth, width).train())
@@ -297,7 +300,8 @@ def first_steps(
     losses = []
     for x, y in batches:
         x, y = _repeat(x, len(lrs)), _repeat(y, len(lrs))
-        loss = vmap(loss_of)(weights, many[1], x, y)  # (lrs · seeds,)
+        with torch.enable_grad():
+            loss = vmap(loss_of)(weights, many[1], x, y)  # (lrs · seeds,)
         losses.append(loss.detach())
         adam.step(torch.autograd.grad(loss.sum(), list(weights.values())))
     losses = torch.stack(losses, dim=1).view(len(lrs), len(seeds), steps)
@@ -311,17 +315,20 @@ def _repeat(stacked: Tensor, times: int) -> Tensor:
     return stacked.repeat(times, *[1] * (stacked.dim() - 1))
 
 
-def _batches(data: Data, seeds: Sequence[int], steps: int, batch_size: int = 128):
+def _batches(data: Data, seeds: Sequence[int], steps: int):
     """Yield x (seeds, batch, features) and y (seeds, batch), shuffled like `train`."""
     shuffles = [torch.Generator().manual_seed(seed) for seed in seeds]
-    per_epoch = len(data.x_train) // batch_size
+    per_epoch = len(data.x_train) // BATCH_SIZE
     for step in range(steps):
         place = step % per_epoch
         if place == 0:
             orders = torch.stack(
-                [torch.randperm(len(data.x_train), generator=g) for g in shuffles]
+                [
+                    torch.randperm(len(data.x_train), generator=g, device="cpu")
+                    for g in shuffles
+                ]
             )
-        chosen = orders[:, place * batch_size : (place + 1) * batch_size]
+        chosen = orders[:, place * BATCH_SIZE : (place + 1) * BATCH_SIZE]
         yield data.x_train[chosen], data.y_train[chosen]
 
 

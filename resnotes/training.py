@@ -19,7 +19,9 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from resnotes.blocks import Residual
+from .arguments import whole
+from .blocks import Residual
+from .untouched import random_numbers_kept
 
 
 def seed(n: int) -> None:
@@ -63,19 +65,15 @@ def mnist1d() -> Data:
     >>> sorted(set(data.y_train.tolist()))
     [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
     """
-    return Data(*(tensor.clone() for tensor in _generate_mnist1d()))
+    with random_numbers_kept(torch.device("cpu")):  # made by one thread alone
+        return Data(*(tensor.clone() for tensor in _generate_mnist1d()))
 
 
 @functools.cache
 def _generate_mnist1d() -> Data:
     from mnist1d.data import make_dataset
 
-    python_state, numpy_state = random.getstate(), np.random.get_state()
-    try:
-        made = make_dataset()  # seeds Python and NumPy globally
-    finally:
-        random.setstate(python_state)
-        np.random.set_state(numpy_state)
+    made = make_dataset()  # seeds Python and NumPy globally
     return Data(
         torch.tensor(made["x"], dtype=torch.float32),
         torch.tensor(made["y"], dtype=torch.int64),
@@ -182,11 +180,13 @@ def train(
     >>> history.step, history.diverged, history.train_accuracy[-1] > 0.2
     ([31, 62], False, True)
     """
-    batch_size = min(batch_size, len(data.x_train))
     _check(model, data, epochs, steps, lr, batch_size, warmup_steps, survival)
+    batch_size = min(batch_size, len(data.x_train))
     per_epoch = len(data.x_train) // batch_size
     total = steps if steps is not None else epochs * per_epoch
-    evaluate_every = min(evaluate_every or per_epoch, total)
+    if evaluate_every is None:
+        evaluate_every = per_epoch
+    evaluate_every = min(whole("evaluate_every", evaluate_every), total)
 
     blocks = [m for m in model.modules() if isinstance(m, Residual)]
     depth = len(blocks)
@@ -206,7 +206,9 @@ def train(
         for step in range(1, total + 1):
             place = (step - 1) % per_epoch
             if place == 0:
-                order = torch.randperm(len(data.x_train), generator=shuffles)
+                order = torch.randperm(
+                    len(data.x_train), generator=shuffles, device="cpu"
+                )
                 order = order.to(data.x_train.device)
                 x_epoch, y_epoch = data.x_train[order], data.y_train[order]
             batch = slice(place * batch_size, (place + 1) * batch_size)
@@ -239,30 +241,33 @@ def train(
 def _check(model, data, epochs, steps, lr, batch_size, warmup_steps, survival) -> None:
     if (epochs is None) == (steps is None):
         raise ValueError(
-            f"train needs exactly one of `epochs` and `steps`; got epochs={epochs}, "
-            f"steps={steps}."
+            f"epochs={epochs} and steps={steps}: give exactly one of the two."
         )
-    length = {"epochs": epochs} if steps is None else {"steps": steps}
-    for name, value in {**length, "batch_size": batch_size}.items():
-        if value < 1:
-            raise ValueError(f"`{name}` must be at least 1; got {value}.")
+    whole("epochs", epochs) if steps is None else whole("steps", steps)
+    whole("batch_size", batch_size), whole("warmup_steps", warmup_steps, least=0)
     if not lr > 0:
-        raise ValueError(f"`lr` must be above 0; got {lr}.")
-    if warmup_steps < 0:
-        raise ValueError(f"`warmup_steps` must be 0 or more; got {warmup_steps}.")
+        raise ValueError(f"lr={lr} must be above 0.")
     if not 0 < survival <= 1:
-        raise ValueError(f"`survival` must be in (0, 1]; got {survival}.")
+        raise ValueError(f"survival={survival} must be above 0 and at most 1.")
     for split in ("train", "test"):
         x, y = getattr(data, f"x_{split}"), getattr(data, f"y_{split}")
         if len(x) != len(y):
             raise ValueError(
-                f"`data` needs one label per input; x_{split} has shape "
+                f"data needs one label per input; x_{split} has shape "
                 f"{tuple(x.shape)} and y_{split} has shape {tuple(y.shape)}."
             )
-    device = next(model.parameters()).device
-    if data.x_train.device != device:
+        if len(x) == 0 or y.dtype != torch.int64:
+            raise ValueError(
+                f"data has x_{split} of shape {tuple(x.shape)} and y_{split} of "
+                f"{y.dtype}, expected at least one example and int64 labels."
+            )
+    trained = [weight for weight in model.parameters() if weight.requires_grad]
+    if not trained:
+        raise ValueError("model has no parameter that asks for a gradient to train.")
+    if data.x_train.device != trained[0].device:
         raise ValueError(
-            f"`data` is on {data.x_train.device} and `model` on {device}: move one."
+            f"data is on {data.x_train.device} and model on {trained[0].device}: "
+            "move one."
         )
 
 
@@ -284,7 +289,12 @@ def _settings(model, seed, threads):
     if threads is not None:
         torch.set_num_threads(threads)
     try:
-        with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+        device = next(model.parameters()).device
+        with (
+            random_numbers_kept(device),
+            torch.inference_mode(False),
+            torch.enable_grad(),
+        ):
             torch.manual_seed(seed)
             yield
     finally:

@@ -262,7 +262,7 @@ def test_block_arguments_that_cannot_be(arguments, message):
 
 
 def test_numbers_must_be_whole():
-    with pytest.raises(TypeError, match="must be an int, got float"):
+    with pytest.raises(TypeError, match="must be a whole number, got a float"):
         ResidualBlock(4.0)
 
 

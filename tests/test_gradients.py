@@ -523,7 +523,9 @@ def test_autocorrelation_of_noise_and_of_a_ramp():
             "line holds 9 non-finite",
         ),
         (nn.Linear(1, 1), torch.arange(9.0)[:, None], ValueError, "the same"),
-        (nn.Linear(2, 1), torch.arange(9.0)[:, None], ValueError, r"block 0.*\(9, 1\)"),
+        (nn.Linear(2, 1), torch.arange(9.0)[:, None], ValueError, r"Linear.*\(9, 1\)"),
+        ([1], torch.arange(9.0)[:, None], TypeError, "model is a list"),
+        (nn.Tanh(), torch.arange(9.0), ValueError, r"line has shape \(9,\)"),
     ],
 )
 def test_bad_line(model, line, error, words):

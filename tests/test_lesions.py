@@ -121,11 +121,12 @@ def test_kendall_tau_agrees_with_scipy(order):
 def test_errors_say_what_came():
     model = network()
     for call, kind, message in [
-        (lambda: lesion(model, [6]), ValueError, "order has 6, expected.* 0 and 5"),
-        (lambda: lesion(model, [1.0]), ValueError, "order has 1.0"),
+        (lambda: lesion(model, [6]), ValueError, "block=6 must be from 0 to 5"),
+        (lambda: lesion(model, [1.0]), TypeError, "block=1.0 must be a whole"),
         (lambda: lesion(nn.Linear(2, 2), [0]), TypeError, "model is a Linear"),
-        (lambda: without(3, 3), ValueError, "block 3 is not in a stack of 3"),
-        (lambda: swapped(3, 0, -1), ValueError, "block -1"),
+        (lambda: without(3, 3), ValueError, "block=3 must be from 0 to 2"),
+        (lambda: swapped(3, 0, -1), ValueError, "block=-1"),
+        (lambda: without(5, 1.5), TypeError, "block=1.5"),
         (lambda: random_deletions(3, 4, seed=0), ValueError, "count=4"),
         (lambda: random_swaps(1, 1, seed=0), ValueError, "depth=1"),
         (lambda: kendall_tau([0]), ValueError, "order has 1 blocks"),

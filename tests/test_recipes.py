@@ -1,5 +1,7 @@
 """The recipes against their formulas, and many runs at once against one at a time."""
 
+import math
+
 import pytest
 import torch
 from torch import nn
@@ -151,10 +153,12 @@ def test_first_steps_leave_the_random_state_alone(data):
         (lambda: first_steps("ReZero", 2, lrs=[], seeds=[0]), r"lrs=\[\]"),
         (lambda: first_steps("ReZero", 2, lrs=[-1.0], seeds=[0]), r"lrs=\[-1.0\]"),
         (lambda: first_steps("ReZero", 2, lrs=[0.1], seeds=[]), r"seeds=\[\]"),
+        (lambda: first_steps("ReZero", 2, lrs=[math.nan], seeds=[0]), "finite rates"),
+        (lambda: first_steps("ReZero", 2, lrs=[0.1], seeds=[0], steps=0), "steps=0"),
         (lambda: FixupBranch(8, depth=0), "depth=0"),
         (lambda: deepnorm_constants(0), "depth=0"),
     ],
 )
 def test_bad_input_is_named(call, named):
-    with pytest.raises(ValueError, match=named):
+    with pytest.raises((TypeError, ValueError), match=named):
         call()

@@ -259,19 +259,21 @@ def test_survival_one_is_plain_training(small):
 BAD = [
     (dict(), "exactly one"),
     (dict(epochs=1, steps=1), "exactly one"),
-    (dict(epochs=0), "`epochs`"),
-    (dict(steps=-1), "`steps`"),
-    (dict(steps=1, batch_size=0), "`batch_size`"),
-    (dict(steps=1, lr=0.0), "`lr`"),
-    (dict(steps=1, lr=float("nan")), "`lr`"),
-    (dict(steps=1, warmup_steps=-1), "`warmup_steps`"),
-    (dict(steps=1, survival=0.0), "`survival`"),
+    (dict(epochs=0), "epochs"),
+    (dict(steps=-1), "steps"),
+    (dict(steps=1, batch_size=0), "batch_size"),
+    (dict(steps=1, lr=0.0), "lr"),
+    (dict(steps=1, lr=float("nan")), "lr"),
+    (dict(steps=1, warmup_steps=-1), "warmup_steps"),
+    (dict(steps=1, survival=0.0), "survival"),
+    (dict(steps=1, evaluate_every=0), "evaluate_every"),
+    (dict(steps=2.5), "steps=2.5"),
 ]
 
 
 @pytest.mark.parametrize("arguments, named", BAD)
 def test_bad_arguments_are_named(small, arguments, named):
-    with pytest.raises(ValueError, match=named):
+    with pytest.raises((TypeError, ValueError), match=named):
         train(small_model(), small, **arguments)
 
 
@@ -279,6 +281,24 @@ def test_mismatched_data_shows_both_shapes(small):
     bad = small._replace(y_test=small.y_test[:-1])
     with pytest.raises(ValueError, match=r"\(30, 6\).*\(29,\)"):
         train(small_model(), bad, steps=1)
+
+
+def test_data_and_models_that_cannot_be_trained(small):
+    with pytest.raises(ValueError, match=r"x_test of shape \(0, 6\)"):
+        empty = small._replace(x_test=small.x_test[:0], y_test=small.y_test[:0])
+        train(small_model(), empty, steps=1)
+    with pytest.raises(ValueError, match=r"torch.float32, expected .* int64"):
+        train(small_model(), small._replace(y_train=small.y_train.float()), steps=1)
+    with pytest.raises(ValueError, match="no parameter"):
+        train(small_model().requires_grad_(False), small, steps=1)
+
+
+@pytest.mark.parametrize("off", [torch.no_grad, torch.inference_mode])
+def test_training_where_gradients_are_off(small, off):
+    right = train(small_model(), small, steps=3)
+    model = small_model()
+    with off():
+        assert train(model, small, steps=3) == right
 
 
 def test_survival_needs_blocks_that_can_be_dropped(small):
