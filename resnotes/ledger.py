@@ -326,10 +326,11 @@ _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def _powers(text: str) -> str:
-    """Write 9.2e-10 as 9.2 × 10⁻¹⁰, and a true minus."""
+    """Write 9.2e-10 as 9.2 × 10⁻¹⁰ in one piece, and a true minus."""
+    times = "\N{NO-BREAK SPACE}×\N{NO-BREAK SPACE}10"
     text = re.sub(
         r"(?<=\d)e([-+]?\d+)",
-        lambda e: f" × 10{str(int(e[1])).translate(_SUPERSCRIPT)}",
+        lambda e: times + str(int(e[1])).translate(_SUPERSCRIPT),
         text,
     )
     return re.sub(r"(?<![\w⁻])-(?=\d)", "−", text)
