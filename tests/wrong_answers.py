@@ -95,20 +95,31 @@ wrong(
         return sum(0.5 * math.log(n * b**2 / 3) for n, b in zip(widths, bounds))
 """,
 )
-SLOPE = """
-    def critical_gain(activation, q):
+SETTLES = """
+    def critical_gain(activation, bias_variance):
         z, weights = normal_grid()
-        h = ({at} * z).requires_grad_()
-        (slope,) = torch.autograd.grad(activation(h).sum(), h)
+
+        def at(q):
+            h = (math.sqrt(q) * z).requires_grad_()
+            y = activation(h)
+            (slope,) = torch.autograd.grad(y.sum(), h)
+            gain = 1 / float((weights * slope**{power}).sum())
+            return gain, q - gain * float((weights * y.detach() ** 2).sum())
+
+        low, high = 0.0, 20.0
+        for _ in range(50):
+            q = (low + high) / 2
+            low, high = (q, high) if at(q)[1] < bias_variance else (low, q)
         return {gives}
 """
-for hint, at, gives in [
-    ("squares", "math.sqrt(q)", "1 / float((weights * slope).sum())"),
-    ("spread is √q", "1", "1 / math.sqrt((weights * slope**2).sum())"),
-    ("√q·z, not q·z", "q", "1 / math.sqrt((weights * slope**2).sum())"),
-    ("square root", "math.sqrt(q)", "1 / float((weights * slope**2).sum())"),
+for hint, power, gives in [
+    ("not σ_w", 2, "at(q)[0]"),
+    ("takes σ_b² for q", 2, "math.sqrt(at(bias_variance)[0])"),
+    ("at q = 1", 2, "math.sqrt(at(1.0)[0])"),
+    ("the example gives", 1, "at(q)[0]"),
+    ("at q = 0", 2, "1.0"),
 ]:
-    wrong(one, "q3", hint, SLOPE.format(at=at, gives=gives))
+    wrong(one, "q3", hint, SETTLES.format(power=power, gives=gives))
 wrong(
     one,
     "q4",
@@ -135,92 +146,92 @@ for hint, values in [
     wrong(one, "q4", hint, FIT.format(**values))
 
 two = "2_residual_block"
+SHORTCUT = """
+    class Longer(nn.Module):
+        def __init__(self, stride):
+            super().__init__()
+            self.stride = stride
+
+        def forward(self, x):
+            return {longer}
+
+    def make_shortcut(channels, out_channels, stride):
+        steps = []
+        if channels != out_channels:
+            steps.append(nn.Conv1d(channels, out_channels, {kernel}))
+        if stride > 1:
+            steps.append(Longer(stride))
+        return nn.Sequential(*steps)
+"""
+REPEAT = "x.repeat_interleave(self.stride, dim=-1)"
+for hint, longer, kernel in [
+    ("leave the bias out", REPEAT, "1"),
+    ("kernel is 1 wide", REPEAT, "3, padding=1, bias=False"),
+    ("whole signal", "x.repeat(1, 1, self.stride)", "1, bias=False"),
+    (
+        "lines between",
+        "F.interpolate(x, scale_factor=self.stride, mode='linear')",
+        "1, bias=False",
+    ),
+    (
+        "zeros between",
+        "x.new_zeros(*x.shape, self.stride).index_copy_("
+        "-1, torch.tensor([0]), x[..., None]).flatten(-2)",
+        "1, bias=False",
+    ),
+]:
+    source = SHORTCUT.format(longer=longer, kernel=kernel)
+    source = source.replace("F.interpolate", "nn.functional.interpolate")
+    wrong(two, "q1", hint, source)
 wrong(
     two,
     "q1",
     "no weights",
     """
     def make_shortcut(channels, out_channels, stride):
-        return nn.Conv1d(channels, out_channels, 1, stride=stride, bias=False)
+        return nn.ConvTranspose1d(
+            channels, out_channels, stride, stride=stride, bias=False
+        )
 """,
 )
-wrong(
-    two,
-    "q1",
-    "stride without a window",
-    """
-    def make_shortcut(channels, out_channels, stride):
-        class Skip(nn.Module):
+CENTRED = """
+    def centred(branch):
+        class Centred(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.branch = branch
+                self.at_start = {copy}
+
             def forward(self, x):
-                return x[..., ::stride]
-        if channels == out_channels:
-            return Skip()
-        return nn.Sequential(Skip(), nn.Conv1d(channels, out_channels, 1, bias=False))
-""",
-)
-wrong(
-    two,
-    "q1",
-    "leave the bias out",
-    """
-    def make_shortcut(channels, out_channels, stride):
-        steps = [nn.AvgPool1d(stride)] if stride > 1 else []
-        if channels != out_channels:
-            steps.append(nn.Conv1d(channels, out_channels, 1))
-        return nn.Sequential(*steps)
-""",
-)
-wrong(
-    two,
-    "q1",
-    "largest of each window",
-    """
-    def make_shortcut(channels, out_channels, stride):
-        steps = [nn.MaxPool1d(stride)] if stride > 1 else []
-        if channels != out_channels:
-            steps.append(nn.Conv1d(channels, out_channels, 1, bias=False))
-        return nn.Sequential(*steps)
-""",
-)
+                {forward}
+
+        return Centred()
+"""
+FROZEN = "copy.deepcopy(branch).requires_grad_(False)"
+RIGHT = "return self.branch(x) - self.at_start(x)"
+for hint, how, forward in [
+    ("copy would learn", "copy.deepcopy(branch)", RIGHT),
+    ("itself is frozen", "copy.copy(branch).requires_grad_(False)", RIGHT),
+    (
+        "passes the copy too",
+        FROZEN,
+        "return self.branch(x) - self.at_start(x).detach()",
+    ),
+    ("subtracted from itself", "branch", RIGHT),
+    ("G alone", FROZEN, "return x + self.branch(x) - self.at_start(x)"),
+    ("has to be subtracted", FROZEN, "return self.branch(x)"),
+]:
+    wrong(two, "q2", hint, CENTRED.format(copy=how, forward=forward))
 wrong(
     two,
     "q2",
-    "first layer was changed",
+    "set to zero",
     """
-    def start_as_identity(branch):
-        for parameter in branch.parameters():
-            nn.init.zeros_(parameter)
-""",
-)
-wrong(
-    two,
-    "q2",
-    "the bias is left",
-    """
-    def start_as_identity(branch):
-        last = [layer for layer in branch if list(layer.parameters())][-1]
-        nn.init.zeros_(last.weight)
-""",
-)
-wrong(
-    two,
-    "q2",
-    "no longer takes a gradient",
-    """
-    def start_as_identity(branch):
+    def centred(branch):
         last = [layer for layer in branch if list(layer.parameters())][-1]
         for parameter in last.parameters():
-            nn.init.zeros_(parameter).requires_grad_(False)
-""",
-)
-wrong(
-    two,
-    "q2",
-    "start_as_identity raised",
-    """
-    def start_as_identity(branch):
-        nn.init.zeros_(branch[-1].weight)
-        nn.init.zeros_(branch[-1].bias)
+            nn.init.zeros_(parameter)
+        return branch
 """,
 )
 DIFFERENCE = """
@@ -364,74 +375,77 @@ for hint, at, rows in [
     wrong(three, "q3", hint, THROUGH.format(at=at, rows=rows))
 LESION = """
     @torch.no_grad()
-    def lesion_effects(blocks, head, x, y):
+    def lesion_surplus(blocks, head, x, y):
         modes = [(m, m.training) for m in nn.ModuleList([blocks, head]).modules()]
         {mode}
 
-        def loss(without):
+        def loss(*without):
             h = x
             for k, block in enumerate(blocks):
                 h = {block}
             return F.cross_entropy(head(h), y)
 
-        effects = torch.stack([{value} for k in range(len(blocks))])
+        whole, depth = loss(), len(blocks)
+        rise = [loss(k) - whole for k in range(depth)]
+        rows = [
+            [{single} if i == j else {pair} for j in range(depth)]
+            for i in range(depth)
+        ]
         for module, training in modes:
             module.training = training
-        return effects
+        return {sign} torch.tensor(rows)
 """
-EVAL = "blocks.eval(), head.eval()"
-for hint, mode, block, value in [
-    (
-        "subtract the intact",
-        EVAL,
-        "block.shortcut(h) if k == without else block(h)",
-        "loss(k)",
-    ),
-    (
-        "statistics moved",
-        "pass",
-        "block.shortcut(h) if k == without else block(h)",
-        "loss(k) - loss(-1)",
-    ),
-    (
-        "block 0 is still missing",
-        EVAL,
-        "block.shortcut(h) if k <= without else block(h)",
-        "loss(k) - loss(-1)",
-    ),
-    (
-        "sign",
-        EVAL,
-        "block.shortcut(h) if k == without else block(h)",
-        "loss(-1) - loss(k)",
-    ),
+for hint, values in [
+    ("subtract the two", {"pair": "loss(i, j) - whole"}),
+    ("subtracted too often", {"pair": "loss(i, j) - loss(i) - loss(j)"}),
+    ("hold the single", {"single": "0 * whole"}),
+    ("symmetric", {"pair": "(loss(i, j) - whole - rise[i] - rise[j]) * (i < j)"}),
+    ("sign", {"sign": "-"}),
+    ("shortcut stays", {"block": "0 * h if k in without else block(h)"}),
+    ("statistics moved", {"mode": "pass"}),
 ]:
-    wrong(three, "q4", hint, LESION.format(mode=mode, block=block, value=value))
+    values = {
+        "mode": "blocks.eval(), head.eval()",
+        "block": "block.shortcut(h) if k in without else block(h)",
+        "single": "rise[i]",
+        "pair": "loss(i, j) - whole - rise[i] - rise[j]",
+        "sign": "",
+    } | values
+    wrong(three, "q4", hint, LESION.format(**values))
 
 four = "4_pre_vs_post_norm"
 PRE = """
-    def pre_norm_stack(x, norms, branches, final_norm):
-        for norm, branch in zip(norms, branches):
+    def pre_norm_stack(x, norms, blocks, final_norm):
+        for norm, branches in zip(norms, blocks):
             {step}
         return {end}
 """
+SUM = "sum(branch({}) for branch in branches)"
+IN_TURN = "for branch in branches: "
 for hint, step, end in [
-    ("ends in a norm", "x = x + branch(norm(x))", "x"),
-    ("un-normed x", "x = norm(x); x = x + branch(x)", "final_norm(x)"),
-    ("post-norm", "x = norm(x + branch(x))", "final_norm(x)"),
-    ("in place", "x += branch(norm(x))", "final_norm(x)"),
+    ("ends in a norm", f"x = x + {SUM.format('norm(x)')}", "x"),
+    ("un-normed x", f"x = norm(x); x = x + {SUM.format('x')}", "final_norm(x)"),
+    ("post-norm", f"x = norm(x + {SUM.format('x')})", "final_norm(x)"),
+    ("in place", f"x += {SUM.format('norm(x)')}", "final_norm(x)"),
+    ("same stream", f"{IN_TURN}x = x + branch(norm(x))", "final_norm(x)"),
+    (
+        "averaged",
+        f"x = x + {SUM.format('norm(x)')} / len(branches)",
+        "final_norm(x)",
+    ),
 ]:
     wrong(four, "q1", hint, PRE.format(step=step, end=end))
 POST = """
-    def post_norm_stack(x, norms, branches):
-        for norm, branch in zip(norms, branches):
-            x = {step}
+    def post_norm_stack(x, norms, blocks):
+        for norm, branches in zip(norms, blocks):
+            {step}
         return x
 """
 for hint, step in [
-    ("pre-norm", "x + branch(norm(x))"),
-    ("not the sum", "x + norm(branch(x))"),
-    ("shortcut is missing", "norm(branch(x))"),
+    ("pre-norm", f"x = x + {SUM.format('norm(x)')}"),
+    ("not the sum", f"x = x + norm({SUM.format('x')})"),
+    ("shortcut is missing", f"x = norm({SUM.format('x')})"),
+    ("one sum, one norm", f"{IN_TURN}x = norm(x + branch(x))"),
 ]:
     wrong(four, "q2", hint, POST.format(step=step))
 RATE = """
@@ -460,7 +474,7 @@ for hint, eps, value in [
     wrong(four, "q4", hint, RMS.format(eps=eps, value=value))
 TRAIN = """
     def train(model, batches, rate):
-        optimizer = torch.optim.Adam(model.parameters())
+        optimizer = torch.optim.Adam(model.parameters(), fused=True)
         losses = []
         for step, (x, labels) in enumerate(batches, {first}):
             for group in optimizer.param_groups:
@@ -488,11 +502,29 @@ for hint, values in [
 
 five = "5_bug_hunt"
 for found in (
-    {"A": 7, "B": 2, "C": 3, "D": 6, "E": 5, "F": 1},
-    {"A": 4, "B": 2, "C": 3, "D": 1, "E": 5, "F": 6},
-    {"A": 4, "B": 2, "C": 3, "D": 6, "E": 8, "F": 1},
+    {"A": 8, "B": 2, "C": 3, "D": 4, "E": 5, "F": 1},
+    {"A": 6, "B": 2, "C": 3, "D": 1, "E": 5, "F": 4},
+    {"A": 6, "B": 2, "C": 3, "D": 4, "E": 7, "F": 1},
 ):
     wrong(five, "q1", None, f"def diagnosis():\n        return {found}")
+TOKENS = """
+    class MendedA(A):
+        def forward(self, x):
+            centred = x - x.mean(dim={axes}, keepdim=True)
+            size = (x.var(dim={axes}, keepdim=True, correction={less}) + 1e-5).sqrt()
+            normed = {scaled}
+            return {kept} + self.branch(normed)
+"""
+SCALED = "self.gamma * centred / size + self.beta"
+for hint, axes, less, scaled, kept in [
+    ("over the tokens", "-2", 0, SCALED, "x"),
+    ("together", "(-2, -1)", 0, SCALED, "x"),
+    ("not by d − 1", "-1", 1, SCALED, "x"),
+    ("γ and β", "-1", 0, "centred / size", "x"),
+    ("stream is normalised", "-1", 0, SCALED, "normed"),
+]:
+    source = TOKENS.format(axes=axes, less=less, scaled=scaled, kept=kept)
+    wrong(five, "q2", hint, source)
 BLOCK = """
     class Mended{letter}({letter}):
         def forward(self, x):
@@ -501,21 +533,17 @@ BLOCK = """
 """
 for letter, question, steps in [
     (
-        "A",
-        "q2",
-        [
-            ("still normalised", "x = self.norm(x); x = x + self.branch(x)"),
-            ("post-norm", "x = self.norm(x + self.branch(x))"),
-            ("behind the branch", "x = x + self.norm(self.branch(x))"),
-        ],
-    ),
-    (
         "B",
         "q3",
         [
-            ("in place", "x += self.branch(self.norm(x))"),
-            ("shortcut is missing", "x = self.branch(self.norm(x))"),
-            ("in place", "x.add_(self.branch(self.norm(x)))"),
+            (
+                "on the stream",
+                "x = self.drop(x) + self.drop(self.branch(self.norm(x)))",
+            ),
+            ("shortcut alone", "x = self.drop(x) + self.branch(self.norm(x))"),
+            ("into the branch", "x = x + self.branch(self.drop(self.norm(x)))"),
+            ("dropout is gone", "x = x + self.branch(self.norm(x))"),
+            ("in place", "x += self.drop(self.branch(self.norm(x)))"),
         ],
     ),
     (
@@ -524,68 +552,42 @@ for letter, question, steps in [
         [
             (
                 "still weighs the shortcut",
-                "g = torch.sigmoid(self.gate); "
-                "x = (1 - g) * x + g * self.branch(self.norm(x))",
+                "x = self.scale * x + self.scale * self.branch(self.norm(x))",
             ),
-            ("gate is gone", "x = x + self.branch(self.norm(x))"),
-            ("sigmoid", "x = x + self.gate * self.branch(self.norm(x))"),
+            ("scale is gone", "x = x + self.branch(self.norm(x))"),
+            ("goes into the branch", "x = x + self.branch(self.scale * self.norm(x))"),
+            ("shortcut alone", "x = self.scale * x + self.branch(self.norm(x))"),
+        ],
+    ),
+    (
+        "D",
+        "q5",
+        [
+            ("projection is gone", "x = x + self.mix(self.norm(x))"),
+            ("shortcut alone", "x = self.project(x) + self.mix(self.norm(x))"),
+            ("before the mix", "x = x + self.mix(self.project(self.norm(x)))"),
+            ("shortcut is missing", "x = self.project(self.mix(self.norm(x)))"),
         ],
     ),
 ]:
     for hint, step in steps:
         wrong(five, question, hint, BLOCK.format(letter=letter, step=step))
-BRANCH = """
-    def mended_D(width):
-        first, last = nn.Linear(width, width), nn.Linear(width, width)
-        branch = nn.Sequential(first, nn.ReLU(), last)
-        {start}
-        return branch
+STACK = """
+    class MendedE(E):
+        def forward(self, x):
+            h = x
+            for norm, branch in zip(self.norms, self.branches):
+                {step}
+            return h
 """
-for hint, start in [
-    (
-        "stays at 0 for ever",
-        "[nn.init.zeros_(p) for p in branch.parameters()]",
-    ),
-    ("exactly 0", "nn.init.zeros_(branch[-1].weight)"),
-    (
-        "stays at 0 for ever",
-        "[nn.init.zeros_(p) for p in branch.parameters()]; branch.append(nn.ReLU())",
-    ),
+for hint, step in [
+    ("stack's input", "h = x + branch(norm(h))"),
+    ("all read", "h = h + branch(norm(x))"),
+    ("once more", "h = h + x * (h is not x) + branch(norm(h + x * (h is not x)))"),
+    ("shortcuts are missing", "h = branch(norm(h))"),
+    ("in place", "h += branch(norm(h))"),
 ]:
-    wrong(five, "q5", hint, BRANCH.format(start=start))
-STACK = "def mended_E(make_block, depth):\n        "
-wrong(five, "q6", "one block", STACK + "return nn.Sequential(*[make_block()] * depth)")
-wrong(
-    five,
-    "q6",
-    "share",
-    STACK
-    + """block = make_block()
-        layers = [nn.Linear(2, 2) for _ in range(depth)]
-        for layer in layers:
-            layer.weight, layer.bias = block.weight, block.bias
-        return nn.Sequential(*layers)
-""",
-)
-wrong(
-    five,
-    "q6",
-    "nn.Sequential",
-    STACK
-    + """
-        return [make_block() for _ in range(depth)]
-""",
-)
-wrong(
-    five,
-    "q6",
-    "was called",
-    STACK
-    + """import copy
-        return nn.Sequential(*[copy.deepcopy(make_block()) for _ in range(depth - 1)],
-                             nn.Sequential(make_block(), make_block()))
-""",
-)
+    wrong(five, "q6", hint, STACK.format(step=step))
 FORWARD = """
     class MendedF(F):
         def forward(self, x):
