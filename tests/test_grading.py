@@ -11,6 +11,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import torch
 from hostile import HOSTILE
 from sample_submissions import ONE, answered, from_colab, released
 from wrong_answers import WRONG
@@ -76,6 +77,29 @@ def test_a_release_holds_nothing_of_the_solution(name):
     assert not any(cell.get("execution_count") for cell in notebook["cells"])
     for trace in ("BEGIN SOLUTION", "HIDDEN", "def probe"):
         assert trace not in text
+
+
+def test_no_solution_stands_in_the_book():
+    """Of each solution's lines that tell something, most are in no chapter."""
+    book = set()
+    for path in (assignments.MASTERS.parent / "chapters").glob("*.ipynb"):
+        for cell in json.loads(path.read_text("utf-8"))["cells"]:
+            book |= {line.strip() for line in "".join(cell["source"]).split("\n")}
+    assert "return x + self.branch(self.norm(x))" in book, "a mend of the museum"
+    for name in NAMES:
+        master = json.loads((assignments.MASTERS / f"{name}.ipynb").read_text("utf-8"))
+        for cell in master["cells"]:
+            source = "".join(cell["source"])
+            for part in re.findall(r"BEGIN SOLUTION\n(.*?)### END", source, re.S):
+                lines = [line.strip() for line in part.split("\n")]
+                tell = [
+                    line
+                    for line in lines
+                    if len(line) > assignments.SHORT
+                    and not assignments.TELLS_NOTHING.fullmatch(line)
+                ]
+                known = [line for line in tell if line in book]
+                assert len(known) <= len(tell) / 3, (name, cell["id"], known)
 
 
 def test_a_leaky_master_is_refused(tmp_path):
@@ -207,6 +231,31 @@ def test_a_wrong_expected_point_turns_the_comparison_red():
     assert grading.same_numbers(expected["q"], ([1, 2], [1.0, 2.0]))
     assert grading.same_numbers(expected["q"], ([3], [1.0, 2.0, 0.0]))
     assert grading.same_numbers(([0], []), ([0], [])) == ""
+
+
+def test_what_sample_answers_state():
+    """The numbers in the masters' answers to free text, but for those of training."""
+    one, three = (_answers(name) for name in (ONE, "3_paths"))
+    decades = one["predicted_decades"]([200] * 31, [200**-0.5] * 30)
+    assert round(decades, 1) == -7.2 and abs(3**-0.5 - 0.58) < 0.005
+    assert round(one["critical_gain"](torch.tanh, 0.05), 1) == 1.3
+    assert 0.3 < float(torch.stack(one["lost"]).mean()) < 0.8
+    forty = one["predicted_decades"]([64] * 41, [1 / 8] * 40)
+    assert round(forty, 1) == -9.5
+    assert abs(0.9**50 - 0.005) < 2e-4 and abs(0.9**-50 - 194) < 0.5
+    assert abs(0.9**4 - 2 / 3) < 0.02
+    single, pairs = three["single"].abs().max(), three["pairs"].abs().max()
+    assert abs(single - 0.10) < 0.01 and 0.4 < pairs / single < 0.6
+
+
+def _answers(name):
+    """Run a master's cells, checks left out, and return their names."""
+    namespace = {}
+    for cell in assignments.read(name).solved:
+        if cell["kind"] == "code" and not cell["demo"]:
+            if "check.q" not in cell["source"]:
+                exec(cell["source"], namespace)
+    return namespace
 
 
 @needs_sandbox
