@@ -1,6 +1,9 @@
 """What the build does to pages and downloads; the built book's weight."""
 
+import base64
 import gzip
+import io
+import re
 import subprocess
 import sys
 import zipfile
@@ -8,23 +11,58 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from fontTools import ttLib
 
 from resnotes import book
 
 BUILD = Path(__file__).parent.parent / "_build"
 
 
-def test_slim_takes_out_what_asks_the_network_and_leaves_the_rest():
+def test_slim_takes_out_what_asks_the_network_and_what_makes_a_page_wait():
     page = """<link rel="preload" as="font" type="font/woff2" href="a.woff2">
-<script>const THEBE_JS_URL = "https://unpkg.com/thebe"; const x = 1</script>
+<script>document.documentElement.dataset.theme = localStorage.getItem("theme") || "auto"
+</script><script>const THEBE_JS_URL = "https://unpkg.com/thebe"; const x = 1</script>
 <script async src="../_static/sphinx-thebe.js?v=1"></script>
 <script src="../_static/vendor/fontawesome/6.5.2/js/all.min.js?digest=d"></script>
-<script src="../_static/doctools.js"></script><p>thebe</p>"""
+<script src="../_static/documentation_options.js"></script>
+<script src="../_static/doctools.js"></script><p>thebe</p>
+<div class="article-header-buttons">"""
     slimmed = book.slim(page)
-    assert "unpkg" not in slimmed and "woff2" not in slimmed
-    assert "doctools.js" in slimmed and "<p>thebe</p>" in slimmed
-    assert '<script defer src="../_static/vendor/fontawesome' in slimmed
+    for gone in ("unpkg", "woff2", "fontawesome", "rn-code"):
+        assert gone not in slimmed
+    assert '<script defer src="../_static/doctools.js">' in slimmed
+    assert '<script src="../_static/documentation_options.js">' in slimmed
+    assert "prefers-color-scheme" in slimmed and "<p>thebe</p>" in slimmed
     assert book.slim(slimmed) == slimmed
+    with_code = book.slim(page + '<div class="cell_input">')
+    assert with_code.count("rn-code") == 1 and book.slim(with_code) == with_code
+
+
+def test_a_formula_has_its_room_before_it_is_set():
+    known = r'<span class="math notranslate nohighlight">\(\frac{1}{2}\)</span>, so'
+    unknown = r'<div class="math notranslate nohighlight">\[\lVert a\\ b\]</div>'
+    half, rows = book.reserve(known), book.reserve(unknown)
+    # As high as MathJax sets a half in a line, 1.5 em; two rows as two lines.
+    height = float(half.split("--height:")[1].split("em")[0])
+    assert 1.2 < height < 1.8
+    assert "--height:3.20em" in rows
+    assert (
+        half.startswith('<span class="rn-together">') and "</span>,</span> so" in half
+    )
+    assert book.reserve(half) == half and book.reserve(rows) == rows
+
+
+def test_icons_in_use_are_in_the_style_sheet_and_no_others(tmp_path):
+    css = tmp_path / "_static" / "vendor" / "fontawesome" / "6.5.2" / "css"
+    css.mkdir(parents=True)
+    (css / "all.min.css").touch()
+    (tmp_path / "a.html").write_text('<i class="fa-solid fa-bars"></i>')
+    book.keep_icons(tmp_path)
+    sheet = (css / "all.min.css").read_text()
+    assert ".fa-bars:before" in sheet and ".fa-anchor:before" not in sheet
+    assert "url(../" not in sheet and "Awesome\\ 6 Brands;font-style" not in sheet
+    font = base64.b64decode(sheet.split("font/woff;base64,")[1].split(")")[0])
+    assert 0xF0C9 in ttLib.TTFont(io.BytesIO(font)).getBestCmap()
 
 
 def test_a_downloaded_notebook_says_what_it_needs(tmp_path):
@@ -53,9 +91,17 @@ class TestBuilt:
         print(sizes)
         assert {n: s for n, s in sizes.items() if s > 400_000} == {}
 
-    def test_every_local_link_leads_somewhere(self):
-        import re
+    def test_a_page_says_what_it_is(self):
+        seen = {}
+        for page in (BUILD / "html" / "chapters").glob("*.html"):
+            text = page.read_text()
+            (description,) = re.findall('name="description" content="([^"]*)"', text)
+            (title,) = re.findall('property="og:title" content="([^"]*)"', text)
+            assert 40 < len(description) <= 200 and title in text.split("</title>")[0]
+            assert 'lang="en"' in text and "og:image" not in text  # no address is set
+            assert seen.setdefault(description, page) == page
 
+    def test_every_local_link_leads_somewhere(self):
         html = BUILD / "html"
         for page in html.rglob("*.html"):
             for link in re.findall(r'(?:href|src)="([^"]+)"', page.read_text()):
