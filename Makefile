@@ -24,6 +24,7 @@ lab: .venv/installed
 
 refresh: .venv/installed
 	$(BIN)/python -m resnotes.notebooks refresh $(NOTEBOOKS)
+	$(BIN)/python -m resnotes.ledger
 
 bench: .venv/installed
 	for script in tests/benchmarks/bench_*.py; do $(BIN)/python $$script; done

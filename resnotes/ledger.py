@@ -70,8 +70,10 @@ def record(row: str, *values, form: str = ".3g") -> None:
         runs = np.asarray(value, dtype=float).ravel()
         if not (runs.size and np.isfinite(runs).all()):
             raise ValueError(f"record: {row!r} got {value!r}; expected finite numbers")
-        three = (_rounded(f(runs), form) for f in (np.median, np.min, np.max))
-        said.append(str(Value(*three, runs.size)))
+        middle, low, high = (
+            _rounded(f(runs), form) for f in (np.median, np.min, np.max)
+        )
+        said.append(str(Value(middle, low, high, runs.size)))
     print(f"{row}: {'; '.join(said)}")
 
 
@@ -86,7 +88,7 @@ _LINE = re.compile(rf"([a-z0-9-]+): ({_VALUE.pattern}(?:; {_VALUE.pattern})*)")
 
 def recorded(notebook) -> dict[str, list[Value]]:
     """Return what the stored outputs of a notebook's ledger cell say, row by row."""
-    found = {}
+    found: dict[str, list[Value]] = {}
     for cell in notebook.cells:
         if cell.cell_type != "code" or "ledger import record" not in cell.source:
             continue
@@ -105,7 +107,7 @@ def all_recorded() -> dict[str, tuple[str, list[Value]]]:
     """Return each recorded row with the stem of its notebook and its values."""
     import nbformat
 
-    found = {}
+    found: dict[str, tuple[str, list[Value]]] = {}
     for path in sorted(CHAPTERS.glob("*.ipynb")):
         for name, values in recorded(nbformat.read(path, as_version=4)).items():
             if name in found:
@@ -194,7 +196,7 @@ def agrees(compare: str, printed: list[str], ours: list[Value]) -> bool:
 
 def _room(compare: str, number: str) -> float:
     """Return by how much ours may differ from one printed number."""
-    unit = 10.0 ** Decimal(number).as_tuple().exponent
+    unit = 10.0 ** int(Decimal(number).as_tuple().exponent)
     if compare == "to the printed digits":
         return unit / 2
     if compare == "to the last digit":
@@ -340,6 +342,20 @@ def _plain(value: Value) -> str:
     """Write a value without the 1.3e+02 that rounding to two digits makes of 130."""
     short = re.sub(r"[\d.]+e\+0[1-5]\b", lambda v: f"{float(v[0]):,.0f}", str(value))
     return _powers(short)
+
+
+def name_rows(app, doctree) -> None:
+    """Let a chapter link to a row as to a heading, the only anchors that MyST knows."""
+    if app.env.docname == f"{CHAPTERS.name}/{PAGE.stem}":
+        app.env.metadata[app.env.docname]["myst_slugs"] = {
+            name: (None, name, row["what"]) for name, row in rows().items()
+        }
+
+
+def setup(app) -> dict:
+    """Register with Sphinx."""
+    app.connect("doctree-read", name_rows)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
 
 
 def main() -> int:
