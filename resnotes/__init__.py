@@ -2,8 +2,8 @@
 
 The modules, in the order in which the book needs them: `gradients`, `blocks`,
 `jacobians`, `paths`, `lesions`, `training`, `recipes` hold the numerics; `sweeps` runs
-the `grids` of long trainings; `style` and `explore` draw; `notebooks` and `book` make
-pages of it.
+the `grids` of long trainings; `style` and `explore` draw; `notebooks`, `ledger` and
+`book` make pages of it.
 """
 
 from .blocks import (
