@@ -71,17 +71,18 @@ UNUSED_FILES = ("*.map", "locales", "sphinx-thebe.*", "*webpack-macros.html")
 MATHJAX_KEPT = {"tex-chtml.js", "output", "a11y", "sre", "input", "ui"}
 
 FIRST_CELL = """\
-# This notebook needs the package resnotes. If the next line fails, download {wheel}
-# (next to this notebook on the page "Run it yourself"), and in a terminal, in the
-# folder where you saved it, type:
+# This notebook needs the package resnotes. If the lines below stop, download
+# {wheel} from the book's page "Run it yourself".
+# Then, in a terminal, in the folder where you saved it, type:
 #
 #     python -m pip install {wheel} jupyterlab ipywidgets
 try:
     import resnotes
 except ModuleNotFoundError:
     raise SystemExit(
-        "resnotes is not installed. Download {wheel} from the page 'Run it yourself', "
-        "then type: python -m pip install {wheel} jupyterlab ipywidgets"
+        "resnotes is not installed. Download {wheel} from the book's page "
+        "'Run it yourself', and in a terminal, where you saved it, type: "
+        "python -m pip install {wheel} jupyterlab ipywidgets"
     ) from None
 """
 
@@ -109,11 +110,11 @@ def describe(app, pagename, templatename, context, doctree) -> None:
         tags["og:url"] = f"{base}/{pagename}.html"
         tags["og:image"] = f"{base}/_static/preview.png"
         tags["og:image:alt"] = PREVIEW_ALT
+        tags["twitter:card"] = "summary_large_image"
     metas = [
         f'property="{name}" content="{html.escape(v)}"' for name, v in tags.items()
     ]
     metas.append(f'name="description" content="{html.escape(tags["og:description"])}"')
-    metas.append('name="twitter:card" content="summary_large_image"')
     context["metatags"] += "".join(f"<meta {meta} />\n" for meta in metas)
 
 

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import nbformat
 import pytest
+import yaml
 from fontTools import ttLib
+from jupyter_book.config import get_final_config
 
 from resnotes import book
 
@@ -80,6 +82,22 @@ def test_a_downloaded_notebook_says_what_it_needs(tmp_path):
     )
     assert run.returncode == 1
     assert "pip install resnotes-1.whl" in run.stderr and "Traceback" not in run.stderr
+
+
+def test_launch_buttons_need_the_lines_that_the_readme_gives_and_no_others():
+    root = Path(__file__).parent.parent
+    lines = re.search(r"```yaml\n(.*?)```", (root / "README.md").read_text(), re.S)[1]
+    config = yaml.safe_load((root / "_config.yml").read_text())
+    for part, values in yaml.safe_load(lines).items():
+        config.setdefault(part, {}).update(values)
+    final, _ = get_final_config(
+        user_yaml=config, cli_config={"latex_individualpages": False}
+    )
+    options = final["html_theme_options"]
+    assert options["launch_buttons"]["jupyterhub_url"] == "https://hub.example.org"
+    assert options["repository_url"].startswith("https://code.example.org/")
+    assert options["logo"] == {"text": "Residual Notes"}
+    assert final["html_baseurl"].endswith("/residual-notes")
 
 
 @pytest.mark.browser  # with the browser tests, since these too need the built book
