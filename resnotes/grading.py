@@ -71,6 +71,7 @@ class Grade:
         return sum(points for points in self.points.values() if points is not None)
 
 
+NOT_ANSWERED, BY_HAND = "not answered", "marked by a person"
 GRAVITY = ("ok", "late-cell", "crashed", "timeout", "tampered", "unreadable")
 
 
@@ -144,9 +145,9 @@ def _judge_one(question: Question, expected, made, outcome):
     answers = [k for k in made.answers if k in (name, f"{name}-answer")]
     unanswered = all(k in made.missing for k in answers)
     if question.probe is None:
-        return (0.0, "not answered") if unanswered else (None, "marked by a person")
+        return (0.0, NOT_ANSWERED) if unanswered else (None, BY_HAND)
     if unanswered:
-        return 0.0, "not answered"
+        return 0.0, NOT_ANSWERED
     if name in outcome.stopped:
         return 0.0, f"your answer {outcome.stopped[name][1]}"
     if name in outcome.errors:
@@ -365,8 +366,12 @@ def _number(points: float | None) -> str:
 def write_reports(
     grades: Sequence[Grade], assignment: Assignment, out: str | Path
 ) -> None:
-    """Write grades.csv, grades.json, feedback/, free_text.html, marks.csv, answers/."""
+    """Write grades.csv, grades.json, feedback/, free_text.html, marks.csv, answers/.
+
+    Marks that `out` holds from an earlier run are kept where the answer is the same.
+    """
     out = Path(out)
+    _keep_marks(grades, assignment, out)
     for folder in ("feedback", "answers"):
         (out / folder).mkdir(parents=True, exist_ok=True)
     _write_grades(grades, assignment.questions, assignment.name, out)
@@ -451,27 +456,72 @@ def feedback_page(grade: Grade, questions: Sequence[Question], name: str) -> str
     return PAGE.format(title=title, body="\n".join(body))
 
 
+MARKS = ("student", "question", "points", "of", "comment")
+
+
+def _read_marks(path: Path) -> list[dict]:
+    with open(path, newline="", encoding="utf-8-sig") as stream:
+        return list(csv.DictReader(stream))
+
+
+def _keep_marks(grades, assignment: Assignment, out: Path) -> None:
+    """Put the marks of an earlier run into the grades of this one."""
+    try:
+        rows = _read_marks(out / "marks.csv")
+        stored = json.loads((out / "grades.json").read_text(encoding="utf-8"))
+        before = {grade["student"]: grade["answers"] for grade in stored["grades"]}
+    except (OSError, ValueError, KeyError):  # there was none, or it was cut off
+        return
+    mine = {grade.student: grade for grade in grades}
+    names = {_short(q.name): q.name for q in assignment.questions if q.probe is None}
+    same = [
+        row
+        for row in rows
+        if (grade := mine.get(row.get("student"))) is not None
+        and (name := names.get(row.get("question"))) is not None
+        and before.get(grade.student, {}).get(name) == grade.answers.get(name)
+    ]
+    _merge_rows(same, mine, assignment.questions, out / "marks.csv")
+
+
+def _write_marks(grades, questions: Sequence[Question], out: Path) -> None:
+    with open(out / "marks.csv", "w", newline="", encoding="utf-8") as stream:
+        table = csv.DictWriter(stream, MARKS)
+        table.writeheader()
+        for question in questions:
+            for grade in grades:
+                said = grade.said[question.name]
+                if said == NOT_ANSWERED or grade.status == "unreadable":
+                    continue
+                points, most = grade.points[question.name], question.points
+                values = (grade.student, _short(question.name), _number(points))
+                values += (_number(most), "" if said == BY_HAND else said)
+                table.writerow(dict(zip(MARKS, values, strict=True)))
+
+
 def _write_free_text(grades, assignment: Assignment, out: Path) -> None:
     """Write the page to mark from, and the table to put the marks into."""
-    body, rows = [], []
+    body = []
     for question in assignment.questions:
         if question.probe is not None:
             continue
         short = _short(question.name)
         body.append(f"<h2>{short}, {question.points:g} points</h2>")
         for grade in grades:
-            if grade.points[question.name] is None:
+            if grade.said[question.name] != NOT_ANSWERED and grade.answers:
                 text = html.escape(grade.answers[question.name])
-                body.append(f"<h3>{html.escape(grade.student)}</h3><pre>{text}</pre>")
-                rows.append([grade.student, short, "", _number(question.points), ""])
+                points = grade.points[question.name]
+                marked = (
+                    "" if points is None else f": {points:g} of {question.points:g}"
+                )
+                who = html.escape(f"{grade.student}{marked}")
+                body.append(f"<h3>{who}</h3><pre>{text}</pre>")
     title = html.escape(f"{assignment.name}: free text to mark")
     page = PAGE.format(title=title, body="\n".join(body))
     page = page.encode("utf-8", "replace").decode()
     (out / "free_text.html").write_text(page, encoding="utf-8")
-    with open(out / "marks.csv", "w", newline="", encoding="utf-8") as stream:
-        table = csv.writer(stream)
-        table.writerow(["student", "question", "points", "of", "comment"])
-        table.writerows(rows)
+    by_hand = [q for q in assignment.questions if q.probe is None]
+    _write_marks(grades, by_hand, out)
 
 
 def merge(out: str | Path, marks: str | Path) -> int:
@@ -484,31 +534,37 @@ def merge(out: str | Path, marks: str | Path) -> int:
     stored = json.loads((out / "grades.json").read_text(encoding="utf-8"))
     grades = {g["student"]: Grade(**g) for g in stored["grades"]}
     questions = [Question(q["name"], q["points"], None) for q in stored["questions"]]
-    by_short = {_short(q.name): q for q in questions}
-    merged = 0
-    with open(marks, newline="", encoding="utf-8-sig") as stream:
-        for line, row in enumerate(csv.DictReader(stream), 2):
-            text = (row.get("points") or "").strip().replace(",", ".")
-            if not text:
-                continue
-            grade = grades.get(row.get("student"))
-            question = by_short.get(row.get("question"))
-            if grade is None or question is None:
-                raise ValueError(
-                    f"{marks}, line {line}: no student {row.get('student')!r} with a "
-                    f"question {row.get('question')!r} in {out / 'grades.json'}"
-                )
-            points = float(text) if re.fullmatch(r"\d+(\.\d+)?", text) else -1.0
-            if not 0 <= points <= question.points:
-                raise ValueError(
-                    f"{marks}, line {line}: points {text!r}, expected a number from 0 "
-                    f"to {question.points:g}"
-                )
-            grade.points[question.name] = points
-            comment = (row.get("comment") or "").strip()
-            grade.said[question.name] = comment or "marked by a person"
-            merged += 1
+    merged = _merge_rows(_read_marks(Path(marks)), grades, questions, marks)
     _write_grades(list(grades.values()), questions, stored["assignment"], out)
+    by_hand = {row.get("question") for row in _read_marks(out / "marks.csv")}
+    by_hand = [q for q in questions if _short(q.name) in by_hand]
+    _write_marks(list(grades.values()), by_hand, out)  # for the next run of `grade`
+    return merged
+
+
+def _merge_rows(rows, grades: dict, questions: Sequence[Question], marks) -> int:
+    by_short, merged = {_short(q.name): q for q in questions}, 0
+    for line, row in enumerate(rows, 2):
+        text = (row.get("points") or "").strip().replace(",", ".")
+        if not text:
+            continue
+        grade = grades.get(row.get("student"))
+        question = by_short.get(row.get("question"))
+        if grade is None or question is None:
+            raise ValueError(
+                f"{marks}, line {line}: no student {row.get('student')!r} with a "
+                f"question {row.get('question')!r} in the grades"
+            )
+        points = float(text) if re.fullmatch(r"\d+(\.\d+)?", text) else -1.0
+        if not 0 <= points <= question.points:
+            raise ValueError(
+                f"{marks}, line {line}: points {text!r}, expected a number from 0 "
+                f"to {question.points:g}"
+            )
+        grade.points[question.name] = points
+        comment = (row.get("comment") or "").strip()
+        grade.said[question.name] = comment or BY_HAND
+        merged += 1
     return merged
 
 

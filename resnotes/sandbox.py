@@ -172,8 +172,10 @@ def require_sandbox() -> None:
         said = [*tried.stderr.strip().splitlines(), "it says nothing"][0]
         raise NoSandboxError(
             f"bubblewrap cannot make a sandbox here ({said}); "
-            "a container needs user namespaces (for Docker: --privileged, or "
-            f"--security-opt seccomp=unconfined --cap-add SYS_ADMIN); else {advice}."
+            "on Ubuntu 24.04 and later allow user namespaces by `sudo sysctl -w "
+            "kernel.apparmor_restrict_unprivileged_userns=0`; a container needs them "
+            "too (for Docker: --privileged, or --security-opt seccomp=unconfined "
+            f"--cap-add SYS_ADMIN); else {advice}."
         )
 
 

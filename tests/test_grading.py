@@ -236,6 +236,7 @@ def test_a_wrong_expected_point_turns_the_comparison_red():
 def test_what_sample_answers_state():
     """The numbers in the masters' answers to free text, but for those of training."""
     one, three = (_answers(name) for name in (ONE, "3_paths"))
+    exec(next(c for c in assignments.read(ONE).solved if c["demo"])["source"], one)
     decades = one["predicted_decades"]([200] * 31, [200**-0.5] * 30)
     assert round(decades, 1) == -7.2 and abs(3**-0.5 - 0.58) < 0.005
     assert round(one["critical_gain"](torch.tanh, 0.05), 1) == 1.3
@@ -244,6 +245,9 @@ def test_what_sample_answers_state():
     assert round(forty, 1) == -9.5
     assert abs(0.9**50 - 0.005) < 2e-4 and abs(0.9**-50 - 194) < 0.5
     assert abs(0.9**4 - 2 / 3) < 0.02
+    assert 8**6 == 262_144 and 2**19 == 524_288  # blind guesses, on the page
+    (test,) = (q for q in assignments.read("5_bug_hunt").questions if q.name == "5-q8")
+    assert len(re.findall(r"^        variant\(", test.probe, re.M)) == 19
     single, pairs = three["single"].abs().max(), three["pairs"].abs().max()
     assert abs(single - 0.10) < 0.01 and 0.4 < pairs / single < 0.6
 
@@ -888,6 +892,23 @@ def test_from_a_folder_to_grades_and_back(folder, capsys, monkeypatch):
     rows = table(out / "grades.csv")
     assert rows["anna"]["total"] == "13.5" and rows["bert"]["q5"] == ""
     assert "good &amp; clear" in (out / "feedback" / "anna.html").read_text("utf-8")
+
+    # Grading again, after a late submission say, keeps marks, merged or not yet, unless
+    # the answer has changed.
+    sheet = (out / "marks.csv").read_text("utf-8")
+    assert "anna,q5,2.5,3,good & clear" in sheet and "bert,q5,,3," in sheet
+    (out / "marks.csv").write_text(sheet.replace("bert,q5,,3,", "bert,q5,1,3,"))
+    assert grading.main(["grade", str(folder)]) == 0
+    rows = table(out / "grades.csv")
+    assert rows["anna"]["total"] == "13.5" and rows["bert"]["q5"] == "1"
+    assert "good &amp; clear" in (out / "feedback" / "anna.html").read_text("utf-8")
+    changed = answered(ONE, text="Another answer.")
+    (folder / "anna.ipynb").write_text(json.dumps(changed))
+    assert grading.main(["grade", str(folder)]) == 0
+    rows = table(out / "grades.csv")
+    assert rows["anna"]["q5"] == "" and rows["bert"]["q5"] == "1"
+    assert "anna: " not in (out / "free_text.html").read_text("utf-8")
+    assert "bert: 1 of 3" in (out / "free_text.html").read_text("utf-8")
     capsys.readouterr()
     for line, says in [
         ("nobody,q5,1,3,", "line 2: no student 'nobody'"),
@@ -913,6 +934,23 @@ def test_a_dask_cluster_gives_the_same_grades():
             class_, assignments.read(ONE), scheduler=cluster.scheduler_address
         )
     assert [g.total for g in grades] == [11, 0]
+
+
+def test_the_page_for_instructors_agrees_with_the_book():
+    chapters = assignments.MASTERS.parent / "chapters"
+    page = (chapters / "for_instructors.md").read_text("utf-8")
+    for path in sorted(chapters.glob("0*.ipynb")):
+        cells = json.loads(path.read_text("utf-8"))["cells"]
+        overview = "".join(cells[0]["source"]) + "".join(cells[1]["source"])
+        (minutes,) = re.findall(r"(\d+) minutes", overview)
+        (row,) = (line for line in page.split("\n") if f"]({path.name})" in line)
+        assert row.split("|")[-3].strip() == f"{minutes} min", row
+    for name in NAMES:
+        text = "".join(assignments.read(name).released[0]["source"])
+        points, minutes = re.search(r"(\d+) points, about (\d+) minutes", text).groups()
+        assert int(points) == sum(q.points for q in assignments.read(name).questions)
+        (row,) = (line for line in page.split("\n") if line.startswith(f"| `{name}`"))
+        assert [v.strip() for v in row.split("|")[-3:-1]] == [points, minutes], row
 
 
 def test_without_bubblewrap_there_is_one_clear_sentence(folder, capsys, monkeypatch):

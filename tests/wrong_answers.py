@@ -107,7 +107,7 @@ SETTLES = """
             return gain, q - gain * float((weights * y.detach() ** 2).sum())
 
         low, high = 0.0, 20.0
-        for _ in range(50):
+        for _ in range(30):
             q = (low + high) / 2
             low, high = (q, high) if at(q)[1] < bias_variance else (low, q)
         return {gives}
