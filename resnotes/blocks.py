@@ -240,15 +240,16 @@ class ResidualBlock(nn.Module):
             )
 
         self.channels, self.activation = channels, activation
+        last_norm = nn.BatchNorm2d(out_channels)
         self.branch = nn.Sequential(
             nn.Conv2d(channels, out_channels, 3, stride=stride, padding=1, bias=False),
             nn.BatchNorm2d(out_channels),
             nn.ReLU(),
             nn.Conv2d(out_channels, out_channels, 3, padding=1, bias=False),
-            nn.BatchNorm2d(out_channels),
+            last_norm,
         )
         if zero_init:
-            nn.init.zeros_(self.branch[-1].weight)
+            nn.init.zeros_(last_norm.weight)
         if activation == "before":
             self.branch.append(nn.ReLU())
 
@@ -508,7 +509,7 @@ def mlp_stack(
     for _ in range(depth):
         linear = nn.Linear(width, width)
         initialise(linear.weight, linear.bias)
-        layers = [linear]
+        layers: list[nn.Module] = [linear]
         if make_norm is not None:
             layers.append(make_norm(width))
         layers.append(make_activation())
@@ -545,14 +546,12 @@ def flexible_stack(
             f"scale={scale} and rezero={rezero} have no branch to scale in a plain "
             "stack; leave them out."
         )
-    blocks = []
+    blocks: list[nn.Module] = []
     for _ in range(depth):
         block = FlexibleBlock(dim, norm_position, scale, rezero)
-        if not residual:
-            layers = [block.linear1, block.activation, block.linear2]
-            layers.insert(0 if norm_position == "pre" else 3, block.norm)
-            block = nn.Sequential(*layers)
-        blocks.append(block)
+        layers = [block.linear1, block.activation, block.linear2]
+        layers.insert(0 if norm_position == "pre" else 3, block.norm)
+        blocks.append(block if residual else nn.Sequential(*layers))
     return nn.Sequential(*blocks)
 
 

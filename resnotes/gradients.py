@@ -26,7 +26,7 @@ DEPTHS_A_PASS = 20
 DEGENERATE = 1e-4
 
 
-def _check(name: str, blocks: nn.Module, x: Tensor) -> None:
+def _check(name: str, blocks: nn.Sequential, x: Tensor) -> None:
     check_chain(blocks, name)
     if len(blocks) == 0:
         raise ValueError(f"{name} is empty, expected an nn.Sequential of ≥ 1 blocks.")
@@ -97,11 +97,12 @@ def _is_degenerate(value: Tensor, before: Tensor, after: Tensor) -> bool:
     probe = torch.randn(after.shape, generator=generator, device="cpu").to(after)
     sent = _gradient(value, after)
     arrived, passed = (_gradient(after, before, v) for v in (sent, probe))
-    sent, probe, arrived, passed = (
-        float(_norm(g.detach()[None])) for g in (sent, probe, arrived, passed)
-    )
     limit = max(DEGENERATE, torch.finfo(after.dtype).eps)  # bfloat16 rounds at 8e-3
-    return arrived * probe < limit * passed * sent
+    for_loss, for_probe = (
+        float(_norm(came[None])) / (float(_norm(went[None])) or 1.0)
+        for went, came in ((sent, arrived), (probe, passed))
+    )
+    return for_loss < limit * for_probe
 
 
 def _warn_degenerate(what: str) -> None:

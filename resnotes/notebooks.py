@@ -39,13 +39,13 @@ def normalise(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
     for cell in notebook.cells:
         kept = {name: cell.metadata.get(name) for name in ("tags", "nbgrader")}
         cell.metadata = nbformat.from_dict({k: v for k, v in kept.items() if v})
-        merged = []
+        merged: list[nbformat.NotebookNode] = []
         for output in cell.get("outputs", []):
             if "data" in output:
                 output.data.pop(WIDGET, None)
                 output.metadata = nbformat.from_dict({})
             # Where a printed text is cut in two is a matter of time.
-            last = merged[-1] if merged else {}
+            last = merged[-1] if merged else nbformat.NotebookNode()
             if output.get("name") and output.get("name") == last.get("name"):
                 last.text += output.text
             else:

@@ -406,8 +406,8 @@ def path_length_distribution(
     '0.4537%'
     """
     L = whole("L", L, least=0)
-    p = torch.as_tensor(p, dtype=torch.float64, device="cpu")
-    chances = (p.expand(L) if p.ndim == 0 else p).tolist()
+    given = torch.as_tensor(p, dtype=torch.float64, device="cpu")
+    chances = (given.expand(L) if given.ndim == 0 else given).tolist()
     if len(chances) != L:
         raise ValueError(f"p has {len(chances)} entries, expected one for each of {L}.")
     for q in chances:

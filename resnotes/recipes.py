@@ -148,7 +148,7 @@ def _scaled_weights(depth, width):
 
 def _zero_last(depth, width):
     branch = _branch(width)
-    nn.init.zeros_(branch[-1].weight)
+    nn.init.zeros_(branch.get_parameter("2.weight"))
     return Residual(branch)
 
 
@@ -190,8 +190,8 @@ def _post_norm(depth, width):
 def _deepnorm(depth, width):
     alpha, beta = deepnorm_constants(depth)
     branch = _branch(width)
-    for linear in (branch[0], branch[2]):
-        nn.init.xavier_normal_(linear.weight, gain=beta)
+    for name in ("0.weight", "2.weight"):
+        nn.init.xavier_normal_(branch.get_parameter(name), gain=beta)
     return nn.Sequential(Residual(branch, Times(alpha)), nn.LayerNorm(width))
 
 
@@ -234,8 +234,8 @@ def recipe_net(recipe: str, depth: int, width: int = 32) -> nn.Sequential:
         blocks.append(nn.LayerNorm(width))
     net = classifier(nn.Sequential(*blocks), 40, width, 10)
     if recipe == "Fixup":
-        nn.init.zeros_(net.head.weight)
-        nn.init.zeros_(net.head.bias)
+        for parameter in net.get_submodule("head").parameters():
+            nn.init.zeros_(parameter)
     return net
 
 
@@ -304,10 +304,10 @@ def first_steps(
             loss = vmap(loss_of)(weights, many[1], x, y)  # (lrs · seeds,)
         losses.append(loss.detach())
         adam.step(torch.autograd.grad(loss.sum(), list(weights.values())))
-    losses = torch.stack(losses, dim=1).view(len(lrs), len(seeds), steps)
-    over = (~losses.isfinite()).cumsum(-1).roll(1, -1)
+    curves = torch.stack(losses, dim=1).view(len(lrs), len(seeds), steps)
+    over = (~curves.isfinite()).cumsum(-1).roll(1, -1)
     over[..., 0] = 0
-    return losses.masked_fill(over > 0, float("nan"))
+    return curves.masked_fill(over > 0, float("nan"))
 
 
 def _repeat(stacked: Tensor, times: int) -> Tensor:

@@ -180,10 +180,10 @@ def train(
     >>> history.step, history.diverged, history.train_accuracy[-1] > 0.2
     ([31, 62], False, True)
     """
-    _check(model, data, epochs, steps, lr, batch_size, warmup_steps, survival)
+    _check(model, data, lr, batch_size, warmup_steps, survival)
     batch_size = min(batch_size, len(data.x_train))
     per_epoch = len(data.x_train) // batch_size
-    total = steps if steps is not None else epochs * per_epoch
+    total = _total_steps(epochs, steps, per_epoch)
     if evaluate_every is None:
         evaluate_every = per_epoch
     evaluate_every = min(whole("evaluate_every", evaluate_every), total)
@@ -238,12 +238,15 @@ def train(
     return history
 
 
-def _check(model, data, epochs, steps, lr, batch_size, warmup_steps, survival) -> None:
-    if (epochs is None) == (steps is None):
-        raise ValueError(
-            f"epochs={epochs} and steps={steps}: give exactly one of the two."
-        )
-    whole("epochs", epochs) if steps is None else whole("steps", steps)
+def _total_steps(epochs: int | None, steps: int | None, per_epoch: int) -> int:
+    if epochs is not None and steps is None:
+        return whole("epochs", epochs) * per_epoch
+    if steps is not None and epochs is None:
+        return whole("steps", steps)
+    raise ValueError(f"epochs={epochs} and steps={steps}: give exactly one of the two.")
+
+
+def _check(model, data, lr, batch_size, warmup_steps, survival) -> None:
     whole("batch_size", batch_size), whole("warmup_steps", warmup_steps, least=0)
     if not lr > 0:
         raise ValueError(f"lr={lr} must be above 0.")
@@ -359,7 +362,7 @@ def _evaluate(model, data, step, history) -> None:
     sums = {}
     for split in ("train", "test"):
         x, y = getattr(data, f"x_{split}"), getattr(data, f"y_{split}")
-        loss = hits = 0.0
+        loss = hits = torch.zeros((), device=x.device)
         for xs, ys in zip(x.split(1000), y.split(1000), strict=True):
             logits = model(xs)
             loss = loss + F.cross_entropy(logits, ys, reduction="sum")

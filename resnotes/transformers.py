@@ -157,6 +157,7 @@ def transformer(
     if depth < 1:
         raise ValueError(f"depth={depth} must be at least 1.")
     stem, head = Patches(features, tokens, d), nn.Linear(d, classes)
+    blocks: list[nn.Module]
     if norm_position == "deep":
         blocks = [DeepNormBlock(d, heads, depth) for _ in range(depth)]
     else:
