@@ -13,6 +13,7 @@ book: .venv/installed
 test: .venv/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/mypy
 	$(BIN)/codespell README.md CONTRIBUTING.md CHANGELOG.md resnotes tests
 	$(BIN)/pytest -q -n 2 -m "not browser"
 	$(BIN)/pytest -q -n 2 --dist loadfile --nbval --nbval-current-env $(NOTEBOOKS)
