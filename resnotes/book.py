@@ -1,7 +1,8 @@
 """A Sphinx extension: what the built book needs beyond Jupyter Book's own.
 
 The folder of pages must be complete when it is opened from a disk with no network, and
-still be enough to run the notebooks. So after each build
+still be enough to run the notebooks. So each page links the package's functions, at
+their first mention, to their place in the API, and after each build
 
 - pages say what they are to a search engine and to whoever shares a link;
 - pages lose what they do not use and what would ask the network;
@@ -25,6 +26,10 @@ import sys
 import tempfile
 import textwrap
 from pathlib import Path
+
+from docutils import nodes
+from sphinx import addnodes
+from sphinx.transforms.post_transforms import SphinxPostTransform
 
 ROOT = Path(__file__).parent.parent
 PREVIEW_ALT = (
@@ -137,6 +142,50 @@ def finish(app, exception) -> None:
     for notebook in (out / "_sources").rglob("*.ipynb"):
         explain(notebook, wheel)
     shutil.make_archive(str(out.parent / "residual-notes"), "zip", out)
+
+
+# A name in prose: `chain_jacobian`, `resnotes.seed` or `train(model, data)`. One plain
+# word, such as `seed`, is as often an argument, so it needs the bracket or the package.
+_NAME = re.compile(r"(resnotes\.)?(\w+)(\(.*\))?", flags=re.S)
+
+
+class LinkToApi(SphinxPostTransform):
+    """Link the first mention of each public name on a page to its entry in the API."""
+
+    default_priority = 200  # after the page's own links are made
+
+    def run(self, **kwargs) -> None:
+        """Do it for one page."""
+        found = self.env.get_domain("py").objects
+        entries = {
+            name.rpartition(".")[2]: entry
+            for name, entry in found.items()
+            if name.startswith("resnotes.") and entry.objtype in ("function", "class")
+        }
+        for literal in list(self.document.findall(nodes.literal)):
+            match = _NAME.fullmatch(literal.astext())
+            if not match or match[2] not in entries or not is_prose(literal):
+                continue
+            package, name, brackets = match.groups()
+            if not (package or brackets or "_" in name or name[0].isupper()):
+                continue
+            entry = entries.pop(name)
+            if entry.docname == self.env.docname:
+                continue
+            page = self.app.builder.get_relative_uri(self.env.docname, entry.docname)
+            link = nodes.reference("", "", refuri=f"{page}#{entry.node_id}")
+            link["internal"] = True
+            literal.replace_self(link)
+            link += literal
+
+
+def is_prose(node: nodes.Node) -> bool:
+    """Say whether a node stands in running text: no heading, link or signature."""
+    while node.parent is not None:
+        node = node.parent
+        if isinstance(node, nodes.title | nodes.reference | addnodes.desc_signature):
+            return False
+    return True
 
 
 def slim(page: str) -> str:
@@ -277,6 +326,7 @@ def explain(path: Path, wheel: str) -> None:
 def setup(app) -> dict:
     """Register with Sphinx."""
     app.connect("html-page-context", describe)
+    app.add_post_transform(LinkToApi)
     # After every other extension, or MathJax would be copied once more.
     app.connect("build-finished", finish, priority=900)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,111 @@
+"""What is public: one list in `resnotes`, one page in the book, links to that page."""
+
+import importlib
+import inspect
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from docutils import nodes
+from docutils.frontend import get_default_settings
+from docutils.utils import new_document
+
+import resnotes
+from resnotes.book import LinkToApi
+
+ROOT = Path(__file__).parent.parent
+NUMERICS = """gradients blocks jacobians paths lesions training recipes transformers"""
+
+
+def public(module):
+    """Return the names of a module's own functions and classes."""
+    return {
+        name
+        for name, value in vars(module).items()
+        if not name.startswith("_")
+        and (inspect.isfunction(value) or inspect.isclass(value))
+        and value.__module__ == module.__name__
+    }
+
+
+@pytest.mark.parametrize("name", NUMERICS.split())
+def test_every_public_name_is_exported(name):
+    module = importlib.import_module(f"resnotes.{name}")
+    assert public(module) - {*resnotes.__all__} == set()
+    for each in public(module):
+        assert getattr(resnotes, each) is getattr(module, each)
+
+
+def test_the_list_is_what_can_be_imported():
+    assert len(resnotes.__all__) == len({*resnotes.__all__})
+    assert all(hasattr(resnotes, name) for name in resnotes.__all__)
+
+
+def test_the_page_has_every_exported_name():
+    page = (ROOT / "chapters" / "api.md").read_text(encoding="utf-8")
+    whole_modules = set(re.findall(r"automodule:: (\S+)\n +:members:\n", page))
+    chosen = set(re.findall(r"autofunction:: \S+\.(\w+)", page))
+    for names in re.findall(r":members: (.+)", page):
+        chosen |= set(names.split(", "))
+    for name in resnotes.__all__:
+        value = getattr(resnotes, name)
+        assert value.__module__ in whole_modules or name in chosen, name
+        assert inspect.getdoc(value), f"{name} has no docstring, so no entry"
+
+
+def linked(*paragraphs, title="A title", page="chapters/a"):
+    """Run the transform on a page; return its links as (text, address)."""
+    document = new_document("page", get_default_settings())
+    section = nodes.section("", nodes.title("", "", nodes.literal("", title)))
+    for text in paragraphs:
+        section += nodes.paragraph("", "", nodes.literal("", text))
+    document += section
+    objects = {
+        f"resnotes.{name}": SimpleNamespace(
+            docname="chapters/api", node_id=f"resnotes.{name}", objtype="function"
+        )
+        for name in ("paths.path_gradients", "training.seed", "training.train")
+    }
+    transform = LinkToApi(document)
+    transform.document = document
+    document.settings.env = SimpleNamespace(
+        docname=page, get_domain=lambda name: SimpleNamespace(objects=objects)
+    )
+    builder = SimpleNamespace(get_relative_uri=lambda here, there: "api.html")
+    document.settings.env.app = SimpleNamespace(builder=builder)
+    transform.run()
+    return [(n.astext(), n["refuri"]) for n in document.findall(nodes.reference)]
+
+
+def test_the_first_mention_on_a_page_is_a_link():
+    assert linked("path_gradients", "path_gradients(branches, x, g)") == [
+        ("path_gradients", "api.html#resnotes.paths.path_gradients")
+    ]
+    assert [text for text, _ in linked("resnotes.seed", "train(m, d)", "seed(0)")] == [
+        "resnotes.seed",
+        "train(m, d)",
+    ]
+
+
+@pytest.mark.parametrize("text", ["seed", "train", "torch.seed(1)", "x", "unknown()"])
+def test_what_is_no_mention_is_no_link(text):
+    assert linked(text) == []
+
+
+def test_headings_and_the_api_itself_have_no_links():
+    assert linked(title="path_gradients") == []
+    assert linked("path_gradients", page="chapters/api") == []
+
+
+@pytest.mark.browser  # these need the built book
+def test_the_built_chapters_link_to_the_api():
+    built = ROOT / "_build" / "html" / "chapters"
+    api = (built / "api.html").read_text(encoding="utf-8")
+    for page in sorted(built.glob("0*.html")):
+        text = page.read_text(encoding="utf-8")
+        targets = re.findall(r'href="api\.html#([\w.]+)"', text)
+        assert targets, f"{page.name} has no link to the API"
+        assert len(targets) == len({*targets}), f"{page.name} links a name twice"
+        for target in targets:
+            assert f'id="{target}"' in api
