@@ -4,7 +4,7 @@ BIN = .venv/bin
 NOTEBOOKS = chapters/*.ipynb assignments/*.ipynb
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: book test lab refresh bench clean
+.PHONY: book test test-newest lab refresh bench clean
 
 book: .venv/installed
 	$(BIN)/jupyter-book build . -W -n --keep-going
@@ -19,6 +19,9 @@ test: .venv/installed
 	$(BIN)/pytest -q -n 2 --dist loadfile --nbval --nbval-current-env $(NOTEBOOKS)
 	$(MAKE) book
 	$(BIN)/pytest -q -n 2 -m browser tests
+
+test-newest:
+	$(PYTHON) tests/newest_python.py
 
 lab: .venv/installed
 	$(BIN)/jupyter lab --notebook-dir=chapters

@@ -15,9 +15,15 @@ from collections.abc import Callable, Sequence
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.func import vmap
 
-from .untouched import check_chain, check_input, run, runs_in_order, untouched
+from .untouched import (
+    check_chain,
+    check_input,
+    pull_back,
+    run,
+    runs_in_order,
+    untouched,
+)
 
 # These read (batch, tokens, d), so one vector is one token, alone in its sequence.
 ATTENTION = (nn.MultiheadAttention, nn.TransformerEncoderLayer)
@@ -56,27 +62,15 @@ def _jacobian(
     """Return ∂y/∂x, both flattened, and y = model(x), detached."""
     x = x.clone().requires_grad_()
     y = run(model, x, name, index)
-    flat = y.reshape(-1)  # (d_out,)
-    if not flat.requires_grad:  # a constant
-        return flat.new_zeros(len(flat), x.numel()), y
-
-    def row(v: Tensor) -> Tensor:  # (d_out,) -> vᵀ ∂y/∂x, (d_in,)
-        return torch.autograd.grad(
-            flat, x, v, retain_graph=True, materialize_grads=True
-        )[0].reshape(-1)
-
-    identity = torch.eye(len(flat), dtype=flat.dtype, device=flat.device)
+    identity = torch.eye(y.numel(), dtype=y.dtype, device=y.device)
     try:
-        return vmap(row)(identity), y.detach()
-    except RuntimeError:  # a backward pass that cannot be batched, or none at all
-        pass
-    try:
-        return torch.stack([row(v) for v in identity]), y.detach()
+        jacobian = pull_back(y.reshape(-1), x, identity)  # (d_out, *shape of x)
     except RuntimeError as error:
         raise ValueError(
             f"{name} (a {type(model).__name__}) has no derivative that autograd can "
             f"take, expected one: {str(error).splitlines()[0]}"
         ) from error
+    return jacobian.reshape(len(identity), x.numel()), y.detach()
 
 
 def _finite(jacobian: Tensor, name: str) -> Tensor:

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from .arguments import whole
 from .blocks import Residual
-from .untouched import check_input, run, untouched
+from .untouched import check_input, pull_back, run, untouched
 
 Branch = Callable[[Tensor], Tensor]
 
@@ -138,31 +138,9 @@ def _forward(branches: list[Branch], x: Tensor) -> list[tuple[Tensor, Tensor]]:
     return tape
 
 
-def _norms(rows: Tensor, order: float = 2) -> Tensor:
+def _norms(rows: Tensor) -> Tensor:
     """Take the norm of each row over everything in it."""
-    return torch.linalg.vector_norm(rows.reshape(len(rows), -1), order, dim=1)
-
-
-def _pull(added: Tensor, h: Tensor, rows: Tensor) -> Tensor:
-    """Jᵀ applied to each of the rows, in one batched backward pass."""
-    if not added.requires_grad:  # a branch that ignores its input, such as zero
-        return torch.zeros_like(rows)
-
-    def backward(cotangents, batched):
-        return torch.autograd.grad(
-            added,
-            h,
-            cotangents,
-            retain_graph=True,
-            is_grads_batched=batched,
-            allow_unused=True,
-            materialize_grads=True,
-        )[0]
-
-    try:
-        return backward(rows, True)
-    except RuntimeError:  # an operation whose backward pass cannot be vectorised
-        return torch.stack([backward(row, False) for row in rows])
+    return torch.linalg.vector_norm(rows.reshape(len(rows), -1), dim=1)
 
 
 def _pull_wide(added: Tensor, h: Tensor, rows: Tensor) -> Tensor:
@@ -172,11 +150,11 @@ def _pull_wide(added: Tensor, h: Tensor, rows: Tensor) -> Tensor:
     brought to about 1 by a power of two, which is exact, and brought back after.
     """
     if rows.dtype == added.dtype:
-        return _pull(added, h, rows)
-    largest = _norms(rows, float("inf"))
+        return pull_back(added, h, rows)
+    largest = rows.reshape(len(rows), -1).abs().amax(1)
     exponent = torch.frexp(largest).exponent.clamp(-1000, 1000)
     power = torch.ldexp(torch.ones_like(largest), exponent).view(-1, *[1] * h.dim())
-    return _pull(added, h, (rows / power).to(added.dtype)) * power
+    return pull_back(added, h, (rows / power).to(added.dtype)) * power
 
 
 def _parts(count: int, h: Tensor) -> list[slice]:

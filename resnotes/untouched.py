@@ -1,7 +1,8 @@
 """Run modules that belong to somebody else, and leave everything as it was.
 
 Read from the top: what an input must be, what a chain of blocks must be, the context in
-which all is put back, and one call of one block, which says where it failed.
+which all is put back, one call of one block, which says where it failed, and the way
+back through it.
 """
 
 import random
@@ -13,6 +14,7 @@ from typing import Any, TypeGuard
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.func import vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.parameter import is_lazy
 
@@ -180,6 +182,22 @@ def _run_parts(block: Any, h: Tensor, name: str, index: int | None) -> None:
     if runs_in_order(block):
         for k, part in enumerate(block):
             h = run(part, h, f"{name}[{k}]", k if index is None else index)
+
+
+def pull_back(y: Tensor, x: Tensor, rows: Tensor) -> Tensor:
+    """Return vᵀ ∂y/∂x for each row v, in one batched backward pass."""
+    if not (y.requires_grad and len(rows)):  # y is constant, or nothing is asked
+        return x.new_zeros(len(rows), *x.shape)
+
+    def one(v: Tensor) -> Tensor:
+        return torch.autograd.grad(y, x, v, retain_graph=True, materialize_grads=True)[
+            0
+        ]
+
+    try:
+        return vmap(one)(rows)
+    except RuntimeError:  # a backward pass that cannot be batched
+        return torch.stack([one(v) for v in rows])
 
 
 def _why(block: Any, h: Tensor, error: Exception) -> str:
