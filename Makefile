@@ -1,7 +1,7 @@
 # Every target in plain commands: see README.md, "Without make".
 PYTHON ?= python3
 BIN = .venv/bin
-NOTEBOOKS = chapters/*.ipynb assignments/*.ipynb
+NOTEBOOKS = chapters/*.ipynb assignments/*.ipynb tests/chapter_template.ipynb
 export OMP_NUM_THREADS ?= 1
 
 .PHONY: book test test-newest lab refresh bench clean

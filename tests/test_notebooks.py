@@ -1,11 +1,13 @@
 """Refreshing, normalising and comparing notebooks."""
 
+import inspect
 import subprocess
 import sys
 from pathlib import Path
 
 import nbformat
 import pytest
+import test_chapters
 from nbformat import v4
 
 from resnotes import notebooks, style
@@ -176,3 +178,20 @@ def test_nbval_is_green_on_a_true_notebook_and_red_on_a_false_one(tmp_path):
     path.write_text(true.replace("[0, depth])", "[0, depth + 1])"))
     red = nbval(path)
     assert red.returncode == 1 and "is stored" in red.stdout
+
+
+# The template that a new chapter starts from
+
+TEMPLATE = Path(__file__).parent / "chapter_template.ipynb"
+GUARDS = {
+    name.removeprefix("test_"): guard
+    for name, guard in vars(test_chapters).items()
+    if name.startswith("test_") and "path" in inspect.signature(guard).parameters
+}
+
+
+@pytest.mark.parametrize("guard", GUARDS)
+def test_the_template_passes_every_guard_of_a_chapter(guard, tmp_path):
+    wanted = inspect.signature(GUARDS[guard]).parameters
+    given = {"path": TEMPLATE, "tmp_path": tmp_path}
+    GUARDS[guard](**{name: given[name] for name in wanted})

@@ -1,8 +1,9 @@
 """How much quicker a depth sweep is than a backward pass a depth. Ratios in one run."""
 
-import time
+import functools
 
 import torch
+from measure import best
 
 from resnotes.blocks import mlp_stack
 from resnotes.gradients import depth_sweep
@@ -18,21 +19,18 @@ def a_pass_a_depth(blocks, x, depths):
     return torch.stack(norms)
 
 
-def seconds(function, *arguments, repeats):
-    """Median processor seconds, which a busy machine disturbs less than the clock."""
-    function(*arguments)
-    times = []
-    for _ in range(repeats):
-        start = time.process_time()
-        function(*arguments)
-        times.append(time.process_time() - start)
-    return sorted(times)[repeats // 2]
+def floor(blocks, x):
+    """Multiply as many gradients with as many matrices, and do nothing else."""
+    rows = x.repeat(len(blocks), 1, 1)
+    weights = [w.detach() for name, w in blocks.named_parameters() if w.ndim == 2]
+    for count, weight in enumerate(reversed(weights), 1):
+        rows[:count].flatten(0, 1) @ weight
 
 
 def main():
     """Print one line a stack: depths 1 … 100, one thread."""
     torch.set_num_threads(1)
-    print(f"{'depths 1 … 100':42}{'loop':>9}{'sweep':>9}{'ratio':>8}")
+    print(f"{'depths 1 … 100':42}{'loop':>9}{'sweep':>9}{'ratio':>8}{'floor':>9}")
     for width, batch, options in [
         (64, 8, dict(residual=False)),
         (64, 8, dict(residual=True)),
@@ -45,12 +43,17 @@ def main():
         blocks, x = mlp_stack(100, width, **options), torch.randn(batch, width)
         depths = range(1, 101)
         loss = None if "norm" not in options else (lambda h: h[:, 0].square().sum())
-        loop = seconds(a_pass_a_depth, blocks, x, depths, repeats=3)
-        sweep = seconds(depth_sweep, blocks, x, depths, loss, repeats=7)
+        sweep, loop, matrices = best(
+            [
+                functools.partial(depth_sweep, blocks, x, depths, loss),
+                functools.partial(a_pass_a_depth, blocks, x, depths),
+                functools.partial(floor, blocks, x),
+            ]
+        )
         what = ", ".join(str(v) for v in options.values())
         print(
             f"width {width}, batch {batch}, {what:22.22}"[:42].ljust(42)
-            + f"{loop * 1e3:6.0f} ms{sweep * 1e3:6.0f} ms{loop / sweep:7.1f}×"
+            + f"{loop:6.0f} ms{sweep:6.0f} ms{loop / sweep:7.1f}×{matrices:6.0f} ms"
         )
 
 

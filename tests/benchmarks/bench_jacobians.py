@@ -5,9 +5,8 @@ in one run: above 1 means that ours is quicker. Two peers: the function as it co
 backward pass a row, and the same with vectorize=True.
 """
 
-import time
-
 import torch
+from measure import best
 from torch.autograd.functional import jacobian
 
 from resnotes.blocks import mlp_stack
@@ -15,18 +14,6 @@ from resnotes.jacobians import chain_jacobian, singular_values, singular_values_
 
 WIDTHS = (16, 64, 256)
 DEPTHS = (1, 10, 100)
-
-
-def best(functions, seconds: float = 0.6) -> list[float]:
-    """Return the shortest time of each, in ms, calling them in turn."""
-    times = [[] for _ in functions]
-    start = time.perf_counter()
-    while time.perf_counter() - start < seconds or len(times[0]) < 3:
-        for function, record in zip(functions, times, strict=True):
-            begin = time.perf_counter()
-            function()
-            record.append(1e3 * (time.perf_counter() - begin))
-    return [min(record) for record in times]
 
 
 def main() -> None:

@@ -7,9 +7,10 @@ this recurrence can avoid: each row times each weight matrix above it, and nothi
 (no activation, no sums, no autograd). "listed" walks all 2^L paths.
 """
 
-import time
+import functools
 
 import torch
+from measure import best
 
 from resnotes.blocks import mlp_stack
 from resnotes.paths import branches_of, every_path, path_gradients
@@ -45,17 +46,6 @@ def backward(stack, x, grad_output):
     return torch.autograd.grad(stack(x), x, grad_output)[0]
 
 
-def seconds(function, *arguments, repeats=5):
-    """Best processor time, which a busy machine disturbs less than the clock."""
-    function(*arguments)
-    times = []
-    for _ in range(repeats):
-        start = time.process_time()
-        function(*arguments)
-        times.append(time.process_time() - start)
-    return min(times)
-
-
 def main():
     """Print one line a depth, for float32 and float64."""
     torch.set_num_threads(1)
@@ -71,19 +61,24 @@ def main():
             stack = mlp_stack(depth, 64, residual=True).to(dtype)
             branches = branches_of(stack)
             x, g = torch.randn(2, 64, 64, dtype=dtype)
-            ours = seconds(path_gradients, branches, x, g)
-            usual = seconds(backward, stack, x, g)
+            calls = [
+                functools.partial(path_gradients, branches, x, g),
+                functools.partial(backward, stack, x, g),
+                functools.partial(floor, branches, x, g),
+                functools.partial(one_by_one, branches, x, g),
+            ]
+            ours, usual, least, alone = best(calls)
             listed = "-"
             if depth <= 12:
-                listed = f"{seconds(every_path, branches, x, g, repeats=1) * 1e3:.0f}"
+                listing = functools.partial(every_path, branches, x, g)
+                listed = f"{best([listing])[0]:.0f}"
             right = backward(stack, x, g)
             error = (path_gradients(branches, x, g).sum(0) - right).norm()
             print(
-                f"{depth:4}{f'2^{depth}':>9}{ours * 1e3:9.1f}"
+                f"{depth:4}{f'2^{depth}':>9}{ours:9.1f}"
                 f"{f'{ours / before:.1f}×' if before else '':>7}"
-                f"{usual * 1e3:10.1f}{f'{ours / usual:.0f}×':>9}"
-                f"{seconds(floor, branches, x, g) * 1e3:8.1f}"
-                f"{seconds(one_by_one, branches, x, g, repeats=1) * 1e3:12.0f}"
+                f"{usual:10.1f}{f'{ours / usual:.0f}×':>9}"
+                f"{least:8.1f}{alone:12.0f}"
                 f"{listed:>9}{float(error / right.norm()):9.0e}",
                 flush=True,
             )
