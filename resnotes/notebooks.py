@@ -1,8 +1,9 @@
 """Keep the notebooks as the book needs them: executed, normalised, comparable.
 
 `python -m resnotes.notebooks refresh chapters/*.ipynb` runs each in a fresh kernel and
-stores it without anything that differs between two runs. `assets` only renews the style
-sheet and script inside stored figures, after resnotes/explore.css or .js changed.
+stores it without anything that differs between two runs. `assets` only normalises, and
+renews the style sheet and script inside stored figures, after resnotes/explore.css or
+.js changed. `text` prints what a reviewer reads.
 """
 
 from __future__ import annotations
@@ -86,6 +87,25 @@ def renew_assets(path: Path) -> None:
     _write(notebook, path)
 
 
+def as_text(path: Path) -> str:
+    """Return a notebook as a reviewer reads it: sources, printed text, pictures' words.
+
+    With `git config diff.notebook.textconv ".venv/bin/python -m resnotes.notebooks
+    text"`, `git diff` compares this instead of the JSON.
+    """
+    lines = []
+    for cell in nbformat.read(path, as_version=4).cells:
+        tags = " ".join(cell.metadata.get("tags", []))
+        lines += ["", f"--- {cell.cell_type} {cell.id} {tags}".rstrip(), cell.source]
+        for output in cell.get("outputs", []):
+            page = output.get("data", {}).get("text/html", "")
+            words = re.findall(r'class="rn-title">([^<]*)<|<img alt="([^"]*)"', page)
+            said = [html.unescape(title or alt) for title, alt in words]
+            printed = output.get("text") or "\n".join(said) or "(no words)"
+            lines += [f"> {line}" for line in printed.splitlines()]
+    return "\n".join(lines) + "\n"
+
+
 def _write(notebook: nbformat.NotebookNode, path: Path) -> None:
     nbformat.validate(notebook)
     text = nbformat.writes(notebook)
@@ -145,15 +165,18 @@ def _first(old: str, new: str) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run `refresh` or `assets` on the notebooks named on the command line."""
+    """Run `refresh`, `assets` or `text` on the notebooks named on the command line."""
     parser = argparse.ArgumentParser(prog="python -m resnotes.notebooks")
-    parser.add_argument("what", choices=["refresh", "assets"])
+    parser.add_argument("what", choices=["refresh", "assets", "text"])
     parser.add_argument("notebooks", nargs="+", type=Path)
     chosen = parser.parse_args(arguments)
     for path in chosen.notebooks:
         if not path.is_file():
             print(f"{path} is no file; name one or more .ipynb files", file=sys.stderr)
             return 2
+        if chosen.what == "text":
+            print(as_text(path))
+            continue
         print(path, flush=True)
         (refresh if chosen.what == "refresh" else renew_assets)(path)
     return 0

@@ -195,3 +195,11 @@ def test_the_template_passes_every_guard_of_a_chapter(guard, tmp_path):
     wanted = inspect.signature(GUARDS[guard]).parameters
     given = {"path": TEMPLATE, "tmp_path": tmp_path}
     GUARDS[guard](**{name: given[name] for name in wanted})
+
+
+def test_as_text_a_reviewer_sees_sources_prints_and_the_words_of_pictures():
+    text = notebooks.as_text(TEMPLATE)
+    assert "--- code checks hide-input\nchecked = 0" in text
+    assert "> 3 claims checked" in text
+    assert "> At a gain of one half a plain stack loses the gradient" in text
+    assert "base64" not in text and len(text) < 20_000
