@@ -18,7 +18,7 @@ test: .venv/installed
 	$(BIN)/pytest -q -n 2 -m "not browser"
 	$(BIN)/pytest -q -n 2 --dist loadfile --nbval --nbval-current-env $(NOTEBOOKS)
 	$(MAKE) book
-	$(BIN)/pytest -q -n 2 -m browser tests
+	$(BIN)/pytest -q -n 2 --dist worksteal -m browser tests
 
 test-newest:
 	$(PYTHON) tests/newest_python.py

@@ -1,18 +1,12 @@
 """The explorer on a page without a kernel, in a real browser."""
 
 import pytest
+from browser import HEAD, opened, sample
 from browser import browser as start_browser
-from browser import opened
 
 from resnotes import style
-from resnotes.explore import Explorer
 
 pytestmark = pytest.mark.browser
-
-HEAD = (
-    '<!doctype html><html lang="en" data-theme="light"><meta charset="utf-8">'
-    '<meta name="viewport" content="width=device-width"><title>t</title><body>'
-)
 
 
 @pytest.fixture(scope="module")
@@ -21,32 +15,11 @@ def chromium():
         yield running
 
 
-def explorer(title, first):
-    fig, ax = style.figure()
-    (line,) = ax.plot([], [], **style.line("plain"))
-    ax.set(xlim=(0, 30), ylim=(0, 30))
-
-    def draw(depth, act, norm, bias):
-        slope = 1 + "xy".index(act) + 0.1 * "abcde".index(norm) + 0.5 * bias
-        line.set_data([0, depth], [0, slope * depth])
-        return fig, f"{first}: {depth}, {act}, {norm}, {'yes' if bias else 'no'}."
-
-    return Explorer(
-        draw,
-        title=title,
-        start={"depth": 10},
-        depth=range(2, 21, 2),
-        act=("x", "y"),
-        norm=tuple("abcde"),
-        bias=(False, True),
-    ).html()
-
-
 @pytest.fixture(scope="module")
 def address(tmp_path_factory):
     path = tmp_path_factory.mktemp("page") / "page.html"
     space = '<div style="height:3000px"></div>'
-    both = explorer("The first.", "One") + space + explorer("The second.", "Two")
+    both = sample("The first.", "One") + space + sample("The second.", "Two")
     path.write_text(HEAD + both)
     return path.as_uri()
 
