@@ -91,7 +91,7 @@ def same_numbers(expected, got) -> str:
     room = ABSOLUTE * max((abs(v) for v in values), default=0.0)
     for value, other in zip(values, got_values, strict=True):
         if not abs(other - value) <= RELATIVE * abs(value) + room:
-            return "the values are not right for other inputs than the example's"
+            return "the values are not right for inputs drawn afresh"
     return ""
 
 
@@ -419,6 +419,7 @@ PAGE = """<!doctype html>
 :root {{ color-scheme: light dark; }}
 body {{ font: 1rem/1.5 system-ui, sans-serif; max-width: 44rem; margin: 2rem auto;
  padding: 0 1rem; }}
+h1, td {{ overflow-wrap: anywhere; }}
 th, td {{ text-align: left; padding: .2rem 1rem .2rem 0; vertical-align: top; }}
 pre {{ white-space: pre-wrap; overflow-wrap: anywhere; border-left: 3px solid;
  padding-left: 1rem; }}
@@ -499,6 +500,16 @@ def _write_marks(grades, questions: Sequence[Question], out: Path) -> None:
                 table.writerow(dict(zip(MARKS, values, strict=True)))
 
 
+def _asked(assignment: Assignment, question: Question) -> tuple[str, str]:
+    """Return the text of a free-text question and the master's answer to it."""
+    before = ""
+    for cell in assignment.solved:
+        if cell["marks"].get("grade_id") == question.name:
+            return before, cell["source"]
+        before = cell["source"]
+    raise ValueError(f"{assignment.name} has no question {question.name}")
+
+
 def _write_free_text(grades, assignment: Assignment, out: Path) -> None:
     """Write the page to mark from, and the table to put the marks into."""
     body = []
@@ -507,6 +518,11 @@ def _write_free_text(grades, assignment: Assignment, out: Path) -> None:
             continue
         short = _short(question.name)
         body.append(f"<h2>{short}, {question.points:g} points</h2>")
+        texts = (
+            f"<pre>{html.escape(text)}</pre>" for text in _asked(assignment, question)
+        )
+        body.append("<details><summary>The question, and a good answer</summary>")
+        body += [*texts, "</details>"]
         for grade in grades:
             if grade.said[question.name] != NOT_ANSWERED and grade.answers:
                 text = html.escape(grade.answers[question.name])

@@ -861,6 +861,7 @@ def test_from_a_folder_to_grades_and_back(folder, capsys, monkeypatch):
 
     page = (out / "free_text.html").read_text("utf-8")
     assert "&lt;script&gt;alert(1)" in page and "<script" not in page
+    assert "## 5. Advise" in page and "7.2 decades" in page, "what to mark against"
     feedback = (out / "feedback" / "bert.html").read_text("utf-8")
     assert "&lt;b&gt;oops&lt;/b&gt;" in feedback and "your answer raised" in feedback
     probes = [q.probe for q in assignments.read(ONE).questions if q.probe]
