@@ -946,6 +946,10 @@ def test_the_page_for_instructors_agrees_with_the_book():
         (minutes,) = re.findall(r"(\d+) minutes", overview)
         (row,) = (line for line in page.split("\n") if f"]({path.name})" in line)
         assert row.split("|")[-3].strip() == f"{minutes} min", row
+    readme = (chapters.parent / "README.md").read_text("utf-8")
+    (lines,) = re.findall(r"```yaml\n(.*?)```", page, re.S)
+    # Another host's address stops the build, unless its provider is named as well.
+    assert lines in readme and "url: https://github.com/" in lines
     for name in NAMES:
         text = "".join(assignments.read(name).released[0]["source"])
         points, minutes = re.search(r"(\d+) points, about (\d+) minutes", text).groups()
