@@ -235,7 +235,7 @@ Of several runs you see the median and, in brackets, the lowest and the highest.
 *Reported* means that we know the printed number second-hand, from summaries that agree.
 *Not attempted* says why.
 
-Where ours differ:
+Where our number differs from the printed one:
 
 {differs}
 """
