@@ -315,6 +315,9 @@ def test_every_sweep_of_the_book_is_complete():
         assert len(done) == len(sweep.cells()), sweep.name
         told = json.loads((MEASUREMENTS / f"{sweep.name}.json").read_text())
         assert told["finished"] == len(done)
+        assert told["grid"] == json.loads(json.dumps(sweep.grid)), sweep.name
+        assert told["tolerance"] == sweep.tolerance
+        assert told["relative_tolerance"] == sweep.relative
 
 
 def test_case_degradation():

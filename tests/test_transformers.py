@@ -1,5 +1,6 @@
 """The four norm positions against their formulas written out."""
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -141,7 +142,7 @@ def test_case_norm_warmup_reduced():
 
 
 def final_accuracy(**cell):
-    rows = load("norm_warmup")
+    rows = np.concatenate([load("norm_warmup"), load("norm_warmup_steps")])
     for name, value in cell.items():
         rows = rows[rows[name] == value]
     return rows["train_accuracy"][rows["step"] == 200]
@@ -160,6 +161,14 @@ def test_case_norm_warmup_in_full():
     cell = (rows["lr"] == 1e-3) & (rows["depth"] == 50) & (rows["norm"] == "post")
     losses = rows["loss"][cell & (rows["warmup"] == 100)].reshape(5, 20)
     assert (losses.min(1) < 1.9).all()  # it learns first, with every seed
+    # Longer warm-ups put the failure off, shorter steps avoid it.
+    means = [
+        final_accuracy(lr=1e-3, depth=50, norm="post", warmup=w).mean()
+        for w in (0, 10, 30, 100, 200)
+    ]
+    assert sorted(means) == means
+    for w in (0, 10, 30, 100, 200):
+        assert (final_accuracy(lr=3e-4, depth=50, norm="post", warmup=w) > 0.3).all()
     for norm in ("pre", "post"):
         for warmup in (0, 100):
             shallow = final_accuracy(lr=1e-3, depth=6, norm=norm, warmup=warmup)
