@@ -15,7 +15,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from resnotes.blocks import PostNormBlock, PreNormBlock
+from .arguments import choice, whole
+from .blocks import PostNormBlock, PreNormBlock
 
 
 class PeriNormBlock(PreNormBlock):
@@ -65,8 +66,7 @@ class DeepNormBlock(PostNormBlock):
 
     def __init__(self, d: int, heads: int, depth: int):
         super().__init__(d, heads)
-        if depth < 1:
-            raise ValueError(f"depth={depth} must be at least 1.")
+        whole("depth", depth)
         self.alpha = (2 * depth) ** 0.25
         beta = (8 * depth) ** -0.25
         with torch.no_grad():
@@ -149,13 +149,8 @@ def transformer(
     >>> transformer(6, "pre")(torch.randn(2, 40)).shape
     torch.Size([2, 10])
     """
-    if norm_position not in NORM_POSITIONS:
-        raise ValueError(
-            f"norm_position={norm_position!r} is not known; "
-            f"choose one of {', '.join(map(repr, NORM_POSITIONS))}."
-        )
-    if depth < 1:
-        raise ValueError(f"depth={depth} must be at least 1.")
+    choice("norm_position", norm_position, dict.fromkeys(NORM_POSITIONS))
+    whole("depth", depth)
     stem, head = Patches(features, tokens, d), nn.Linear(d, classes)
     blocks: list[nn.Module]
     if norm_position == "deep":

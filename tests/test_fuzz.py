@@ -391,7 +391,7 @@ BAD_INPUTS = {
 }
 FUNCTIONS = {
     "gradient_norms": lambda model, x: gradient_norms(model, x),
-    "depth_sweep": lambda model, x: depth_sweep(model, x, [1]),
+    "depth_sweep": lambda model, x: depth_sweep(model, x, [len(model)]),
     "gradient_autocorrelation": lambda model, x: gradient_autocorrelation(model, x),
     "chain_jacobian": lambda model, x: chain_jacobian(model, x),
     "block_jacobians": lambda model, x: block_jacobians(model, x),
@@ -445,7 +445,6 @@ def doubled():
     return model
 
 
-CHAINS = {k: FUNCTIONS[k] for k in sorted(FUNCTIONS) if k != "gradient_autocorrelation"}
 BAD_BLOCKS = {
     "another width": (lambda: nn.Linear(3, 3), "block 1 .*3"),
     "two tensors": (Pair, "block 1 .*returned a tuple"),
@@ -465,8 +464,6 @@ def test_a_bad_block_is_named(function, kind):
     x = torch.randn(WIDTH) if "jac" in function or "sing" in function else None
     x = torch.randn(5, WIDTH) if x is None else x
     before = [vars(module) for module in model.modules()]
-    if function == "depth_sweep":
-        FUNCTIONS[function] = lambda model, x: depth_sweep(model, x, [2])
     with pytest.raises((ValueError, TypeError), match=words):
         FUNCTIONS[function](model, x)
     after = [vars(module) for module in model.modules()]
