@@ -195,7 +195,10 @@ def pull_back(y: Tensor, x: Tensor, rows: Tensor) -> Tensor:
         ]
 
     try:
-        return vmap(one)(rows)
+        pulled = vmap(one)(rows)
+        # The identity hands back the very rows, which the caller may write into.
+        alias = pulled.untyped_storage().data_ptr() == rows.untyped_storage().data_ptr()
+        return pulled.clone() if alias else pulled
     except RuntimeError:  # a backward pass that cannot be batched
         return torch.stack([one(v) for v in rows])
 

@@ -94,6 +94,7 @@ BRANCHES = {
         (3, 4),
     ),
     "not vectorised": (lambda: NoVectorisation.apply, (3, 4)),
+    "identity": (nn.Identity, (3, 4)),
     "zero": (lambda: torch.zeros_like, (3, 4)),
     "a number": (lambda: torch.tanh, ()),
 }
