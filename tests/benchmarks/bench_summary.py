@@ -211,7 +211,7 @@ def main() -> None:
         calls = [functools.partial(f, *arguments) for f in (ours, *rivals.values())]
         mine, *others = best(calls)
         beside = ", ".join(
-            f"{rival} ×{time / mine:.2g}"
+            f"{rival} ×{time / mine:{'.0f' if time > 10 * mine else '.2g'}}"
             for rival, time in zip(rivals, others, strict=True)
         )
         fixed = name.startswith(("lesion", "first"))  # their sizes are in the call
