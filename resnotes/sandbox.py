@@ -84,6 +84,8 @@ def _bwrap(limits: Limits) -> list[str]:
         *(part for view in readable for part in ("--ro-bind", view, view)),
         *(part for path in devices for part in ("--dev-bind", path, path)),
         *("--proc", "/proc", "--size", size, "--tmpfs", "/dev/shm"),
+        # Else code of a grader who is root could set the machine's kernel from here.
+        *("--tmpfs", "/proc/sys", "--remount-ro", "/proc/sys"),
         *("--remount-ro", "/"),  # else it is a tmpfs to write to, without a limit
         *("--chdir", "/tmp"),
         *(part for pair in _environment().items() for part in ("--setenv", *pair)),

@@ -29,7 +29,7 @@ WRITE = """
 import os, resnotes, torch
 for path in (
     *(resnotes.__file__, torch.__file__, "/etc/passwd", "/usr/bin/python3"),
-    *("/planted", "/dev/planted", "/proc/sys/kernel/core_pattern"),
+    *("/planted", "/dev/planted", "/proc/planted"),
 ):
     try:
         with open(path, "a") as stream:
@@ -238,7 +238,7 @@ HOSTILE: dict[str, tuple] = {
     "3 GB shared by processes": (
         "import mmap, os, time\nfor _ in range(5):\n    if os.fork() == 0:\n"
         "        x = mmap.mmap(-1, 600 * 2**20)\n"
-        "        while x.write(b'1' * 2**20): pass\n"
+        "        for _ in range(600): x.write(b'1' * 2**20)\n"
         "        time.sleep(1000)\ntime.sleep(1000)",
         "crashed",
     ),

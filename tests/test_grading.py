@@ -604,10 +604,19 @@ def test_what_a_student_can_see_and_reach(tmp_path, monkeypatch):
     places = [
         *(str(root / p) for p in ("assignments", "tests", ".git", "chapters")),
         *(str(tmp_path), str(tmp_path / "gradebook.db"), "/etc/passwd", "/etc/shadow"),
-        *("/etc", "/home", "/var", "/sys", "/run", "/mnt", str(Path.home() / ".ssh")),
+        *(
+            "/etc",
+            "/home",
+            "/var",
+            "/sys",
+            "/proc/sys/kernel",
+            "/run",
+            "/mnt",
+            str(Path.home() / ".ssh"),
+        ),
     ]
     writable = [str(sandbox.HERE), str(Path(os.__file__).parent), "/usr/lib"]
-    writable += ["/", "/dev", "/usr", "/proc/sys/kernel"]
+    writable += ["/", "/dev", "/usr", "/proc", "/proc/sys"]
     cells = [
         (
             "places",
@@ -700,6 +709,22 @@ for task in os.listdir('/proc/self/task'):
 raise Exception(granted)""",
         ),
         (
+            "kernel",  # opened only: a grader who is root could set it from there
+            """
+import os
+opened = []
+for place, folders, files in os.walk('/proc'):
+    folders[:] = [f for f in folders if not f.isdigit() and 'self' not in f]
+    for name in files:
+        try:
+            os.close(os.open(f'{place}/{name}', os.O_WRONLY | os.O_NONBLOCK))
+            opened.append(f'{place}/{name}')
+        except OSError:
+            pass
+# Anybody may write to /proc/pressure: it asks to be told of pressure.
+raise Exception([o for o in opened if not o.startswith('/proc/pressure/')])""",
+        ),
+        (
             "honest calls",
             """
 import multiprocessing, subprocess, torch
@@ -743,6 +768,7 @@ raise Exception([m for m in sys.modules if m.startswith('resnotes.') and m.split
         assert said[unwarmed]["processes"] == "True"
         assert said[unwarmed]["privileges"] == "(True, '1', (-1, -1), False)"
         assert said[unwarmed]["calls"] == "[]"
+        assert said[unwarmed]["kernel"] == "[]"
         assert said[unwarmed]["honest calls"] == "[1, 2, 3, 4, 3, b'5\\n']"
         assert said[unwarmed]["descriptors"] in (
             "['/dev/null', 'pipe']",
