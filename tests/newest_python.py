@@ -18,7 +18,7 @@ OLDEST, NEWEST = 11, 14  # minor versions that torch 2.13 has wheels for and we 
 TESTS = """
     tests/test_api.py tests/test_blocks.py tests/test_fuzz.py tests/test_gradients.py
     tests/test_jacobians.py tests/test_lesions.py tests/test_paths.py
-    tests/test_recipes.py tests/test_shapes.py tests/test_sweeps.py
+    tests/test_recipes.py tests/test_sweeps.py
     tests/test_training.py tests/test_transformers.py
     resnotes/blocks.py resnotes/explore.py resnotes/gradients.py resnotes/jacobians.py
     resnotes/lesions.py resnotes/paths.py resnotes/recipes.py resnotes/style.py
@@ -45,7 +45,7 @@ def find() -> tuple[int, str] | None:
     return None
 
 
-def environment(minor: int, python: str) -> Path:
+def environment(minor: int, base: str) -> Path:
     """Return the Python of an environment with the pinned packages."""
     lines = (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines()
     pins = "\n".join(line for line in lines if not line.startswith("-e"))
@@ -54,13 +54,17 @@ def environment(minor: int, python: str) -> Path:
     folder = cache / "residual-notes" / name
     ready = folder / "installed"
     if not ready.exists():
-        subprocess.run([python, "-m", "venv", "--clear", folder], check=True)
+        subprocess.run([base, "-m", "venv", "--clear", folder], check=True)
         wanted = folder / "requirements.txt"
         wanted.write_text(pins, encoding="utf-8")
         pip = [folder / "bin" / "python", "-m", "pip", "install", "-q", "-r", wanted]
         subprocess.run(pip, check=True)
         ready.touch()
-    return folder / "bin" / "python"
+    # The package itself is another in each copy of the repository.
+    python = folder / "bin" / "python"
+    editable = ["install", "-q", "--no-deps", "--no-build-isolation", "-e", ROOT]
+    subprocess.run([python, "-m", "pip", *editable], check=True)
+    return python
 
 
 def main() -> int:
@@ -71,7 +75,7 @@ def main() -> int:
         return 1 if os.environ.get("CI") else 0
     print(f"the newest Python here is 3.{found[0]}, {found[1]}", flush=True)
     python = environment(*found)
-    settings = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    settings = os.environ | {"OMP_NUM_THREADS": "1"}
     common = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     for arguments in (
         ["-n", "2", "-m", "not browser", *TESTS],
