@@ -189,7 +189,7 @@ def test_provenance_says_how_and_not_where(toy, tmp_path):
     told = json.loads(text)
     assert told["finished"] == told["cells"] == 8
     assert told["grid"] == {"letter": ["a", "b"], "number": [1, 2, 3, 4]}
-    assert told["packages"]["torch"] == torch.__version__
+    assert torch.__version__.startswith(told["packages"]["torch"])  # or 2.13.0+cpu
     assert told["recipe"] == "Add and multiply."
     assert os.uname().nodename not in text
     assert str(tmp_path) not in text and str(sweeps.ROOT) not in text
