@@ -16,6 +16,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from resnotes.style import SUPERSCRIPT
+
 CHAPTERS = Path(__file__).parent.parent / "chapters"
 DATA = CHAPTERS / "reproductions.toml"
 PAGE = CHAPTERS / "reproductions.md"
@@ -271,6 +273,8 @@ def page() -> str:
     table, ours = rows(), {name: values for name, (_, values) in all_recorded().items()}
     if unknown := ours.keys() - table.keys():
         raise ValueError(f"recorded, but no row of {DATA.name}: {sorted(unknown)}")
+    if untitled := {row["chapter"] for row in table.values()} - TITLES.keys():
+        raise ValueError(f"add chapters {sorted(untitled)} to TITLES in {__name__}")
     verdicts = {name: verdict(row, ours.get(name)) for name, row in table.items()}
 
     count = list(verdicts.values()).count
@@ -324,15 +328,12 @@ def _table_row(name: str, row: dict, ours: list[Value] | None, said: str) -> str
     )
 
 
-_SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-
-
 def _powers(text: str) -> str:
     """Write 9.2e-10 as 9.2 × 10⁻¹⁰ in one piece, and a true minus."""
     times = "\N{NO-BREAK SPACE}×\N{NO-BREAK SPACE}10"
     text = re.sub(
         r"(?<=\d)e([-+]?\d+)",
-        lambda e: times + str(int(e[1])).translate(_SUPERSCRIPT),
+        lambda e: times + str(int(e[1])).translate(SUPERSCRIPT),
         text,
     )
     return re.sub(r"(?<![\w⁻])-(?=\d)", "−", text)

@@ -154,7 +154,7 @@ def number(value: float, digits: int = 2) -> str:
     mantissa, exponent = (float(part) for part in short.split("e"))
     if -4 < exponent < 6:
         return f"{float(short):,.0f}" if exponent > 0 else short
-    return f"{mantissa:g} × 10{str(int(exponent)).translate(_SUPERSCRIPT)}"
+    return f"{mantissa:g} × 10{str(int(exponent)).translate(SUPERSCRIPT)}"
 
 
 def _plain_powers(axis) -> None:
@@ -174,10 +174,10 @@ def _power(value: float, _position=None) -> str:
         return f"{value:g}"
     if -2 <= exponent <= 3:
         return f"{value:g}"
-    return "10" + str(round(exponent)).translate(_SUPERSCRIPT)
+    return "10" + str(round(exponent)).translate(SUPERSCRIPT)
 
 
-_SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _DECIMALS = re.compile(r"-?\d+\.\d{3,}(?:e-?\d+)?")
 
 

@@ -202,6 +202,12 @@ def test_a_row_without_a_value_and_a_value_without_a_row_are_errors(a_copy):
         ledger.page()
 
 
+def test_a_row_of_a_chapter_that_the_page_has_no_heading_for_is_an_error(a_copy):
+    change(ledger.DATA, "[sun-half]\nchapter = 7", "[sun-half]\nchapter = 8")
+    with pytest.raises(ValueError, match=r"add chapters \[8\] to TITLES"):
+        ledger.page()
+
+
 def test_a_row_is_not_both_measured_and_not_attempted():
     row = {"what": "x", "printed": "1", "not_attempted": "why"}
     assert verdict(row, None) == "not attempted"
