@@ -88,16 +88,17 @@ def test_launch_buttons_need_the_lines_that_the_readme_gives_and_no_others():
     root = Path(__file__).parent.parent
     lines = re.search(r"```yaml\n(.*?)```", (root / "README.md").read_text(), re.S)[1]
     config = yaml.safe_load((root / "_config.yml").read_text())
-    for part, values in yaml.safe_load(lines).items():
+    said = yaml.safe_load(lines)
+    for part, values in said.items():
         config.setdefault(part, {}).update(values)
     final, _ = get_final_config(
         user_yaml=config, cli_config={"latex_individualpages": False}
     )
     options = final["html_theme_options"]
-    assert options["launch_buttons"]["jupyterhub_url"] == "https://hub.example.org"
-    assert options["repository_url"].startswith("https://code.example.org/")
+    assert said["launch_buttons"].items() <= options["launch_buttons"].items()
+    assert options["repository_url"] == said["repository"]["url"]
     assert options["logo"] == {"text": "Residual Notes"}
-    assert final["html_baseurl"].endswith("/residual-notes")
+    assert final["html_baseurl"] == said["html"]["baseurl"]
 
 
 @pytest.mark.browser  # with the browser tests, since these too need the built book
