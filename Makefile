@@ -4,7 +4,7 @@ BIN = .venv/bin
 NOTEBOOKS = chapters/*.ipynb assignments/*.ipynb tests/chapter_template.ipynb
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: book test test-newest lab refresh bench clean
+.PHONY: book test test-newest lab refresh assets bench clean
 
 book: .venv/installed
 	$(BIN)/jupyter-book build . -W -n --keep-going
@@ -14,7 +14,7 @@ test: .venv/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/codespell README.md CONTRIBUTING.md CHANGELOG.md resnotes tests
+	$(BIN)/codespell *.md chapters/*.md resnotes tests
 	$(BIN)/pytest -q -n 2 -m "not browser"
 	$(BIN)/pytest -q -n 2 --dist loadfile --nbval --nbval-current-env $(NOTEBOOKS)
 	$(MAKE) book
@@ -29,6 +29,9 @@ lab: .venv/installed
 refresh: .venv/installed
 	$(BIN)/python -m resnotes.notebooks refresh $(NOTEBOOKS)
 	$(BIN)/python -m resnotes.ledger
+
+assets: .venv/installed
+	$(BIN)/python -m resnotes.notebooks assets $(NOTEBOOKS)
 
 bench: .venv/installed
 	for script in tests/benchmarks/bench_*.py; do $(BIN)/python $$script; done

@@ -108,7 +108,7 @@ def test_stored_pictures_have_the_present_script(path):
     from resnotes.style import with_assets, without_assets
 
     for page in pages(path):
-        assert page == with_assets(without_assets(page)), "run `make refresh`"
+        assert page == with_assets(without_assets(page)), "run `make assets`"
 
 
 @each(NOTEBOOKS)
@@ -185,7 +185,7 @@ def test_one_sentence_a_line(path):
             assert not re.search(r"[a-z]{3,}[.?!] [A-Z][a-z]", plain), line
 
 
-@each(NOTEBOOKS)
+@each(NOTEBOOKS + sorted((ROOT / "assignments").glob("*.ipynb")))
 def test_spelling(path, tmp_path):
     """Codespell on the prose and the code, not on packed pictures."""
     words = tmp_path / f"{path.stem}.txt"
