@@ -114,7 +114,6 @@ def follows(root, act):
             root.querySelector(".rn-picture svg").innerHTML !== picture &&
             root.querySelector(".rn-sentence").textContent !== sentence""",
             arg=[root.element_handle(), *before],
-            timeout=5000,
         )
     except TimeoutError:
         after = seen(root)

@@ -63,6 +63,7 @@ def test_a_page_is_complete_and_bars_nobody(chromium, path):
         assert grave(page) == []
         page.emulate_media(color_scheme="dark")
         page.locator("html[data-theme=dark]").wait_for()
+        page.wait_for_function("!document.getAnimations().length")  # colours fade over
         assert grave(page, runOnly=["color-contrast"]) == []  # what a theme can change
 
 
