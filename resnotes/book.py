@@ -156,11 +156,10 @@ class LinkToApi(SphinxPostTransform):
 
     def run(self, **kwargs) -> None:
         """Do it for one page."""
-        found = self.env.get_domain("py").objects
         entries = {
-            name.rpartition(".")[2]: entry
-            for name, entry in found.items()
-            if name.startswith("resnotes.") and entry.objtype in ("function", "class")
+            name.rpartition(".")[2]: (page, anchor)
+            for name, _, kind, page, anchor, _ in self.env.domains["py"].get_objects()
+            if name.startswith("resnotes.") and kind in ("function", "class")
         }
         for literal in list(self.document.findall(nodes.literal)):
             match = _NAME.fullmatch(literal.astext())
@@ -169,11 +168,11 @@ class LinkToApi(SphinxPostTransform):
             package, name, brackets = match.groups()
             if not (package or brackets or "_" in name or name[0].isupper()):
                 continue
-            entry = entries.pop(name)
-            if entry.docname == self.env.docname:
+            page, anchor = entries.pop(name)
+            if page == self.env.docname:
                 continue
-            page = self.app.builder.get_relative_uri(self.env.docname, entry.docname)
-            link = nodes.reference("", "", refuri=f"{page}#{entry.node_id}")
+            address = self.app.builder.get_relative_uri(self.env.docname, page)
+            link = nodes.reference("", "", refuri=f"{address}#{anchor}")
             link["internal"] = True
             literal.replace_self(link)
             link += literal
@@ -269,7 +268,8 @@ def keep_icons(out: Path) -> None:
     fonts = {f.stem: _subset(f, signs) for f in (folder / "webfonts").glob("*.ttf")}
 
     def face(match: re.Match) -> str:
-        font = fonts[re.search(r"/([\w-]+)\.ttf", match[0])[1]]
+        name, *_ = re.findall(r"/([\w-]+)\.ttf", match[0])
+        font = fonts[name]
         source = f'src:url(data:font/woff;base64,{font}) format("woff")'
         return re.sub(r"src:[^;}]*", source, match[0]) if font else ""
 

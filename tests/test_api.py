@@ -61,16 +61,14 @@ def linked(*paragraphs, title="A title", page="chapters/a"):
     for text in paragraphs:
         section += nodes.paragraph("", "", nodes.literal("", text))
     document += section
-    objects = {
-        f"resnotes.{name}": SimpleNamespace(
-            docname="chapters/api", node_id=f"resnotes.{name}", objtype="function"
-        )
+    objects = [
+        (f"resnotes.{name}", name, "function", "chapters/api", f"resnotes.{name}", 1)
         for name in ("paths.path_gradients", "training.seed", "training.train")
-    }
+    ]
     transform = LinkToApi(document)
     transform.document = document
     document.settings.env = SimpleNamespace(
-        docname=page, get_domain=lambda name: SimpleNamespace(objects=objects)
+        docname=page, domains={"py": SimpleNamespace(get_objects=lambda: objects)}
     )
     builder = SimpleNamespace(get_relative_uri=lambda here, there: "api.html")
     document.settings.env.app = SimpleNamespace(builder=builder)
