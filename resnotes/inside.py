@@ -39,7 +39,7 @@ def _limit(limits: dict) -> None:
     for name, value in (
         ("RLIMIT_AS", taken + limits["memory"]),
         ("RLIMIT_FSIZE", limits["file"]),
-        ("RLIMIT_NOFILE", 256),
+        ("RLIMIT_NOFILE", 64),  # a socket can hold 0.2 MB that nobody counts
         ("RLIMIT_CORE", 0),
     ):
         try:

@@ -118,12 +118,15 @@ def _filter() -> str:
     rules.add_rule(refuse, "clone", flag)
     # Its flags lie in memory, where no filter can look. The C library then uses clone.
     rules.add_rule(pyseccomp.ERRNO(errno.ENOSYS), "clone3")
+    # The kernel reads these arguments as 32 bits, but a filter compares all 64.
+    masked = (pyseccomp.MASKED_EQ, 0xFFFFFFFF)
     for buffer in (socket.SO_SNDBUF, socket.SO_RCVBUF):  # the usual size will do
-        what = (pyseccomp.Arg(1, pyseccomp.EQ, socket.SOL_SOCKET),)
-        what += (pyseccomp.Arg(2, pyseccomp.EQ, buffer),)
+        what = (pyseccomp.Arg(1, *masked, socket.SOL_SOCKET),)
+        what += (pyseccomp.Arg(2, *masked, buffer),)
         rules.add_rule(refuse, "setsockopt", *what)
-    # Families above netlink; vsock would reach the host of a virtual machine.
-    family = pyseccomp.Arg(0, pyseccomp.GT, socket.AF_NETLINK)
+    # There is no network to reach, vsock would reach the host of a virtual machine, and
+    # a connection over TCP to oneself holds 8 MB that nobody counts.
+    family = pyseccomp.Arg(0, pyseccomp.NE, socket.AF_UNIX)
     rules.add_rule(refuse, "socket", family)
     with tempfile.TemporaryFile() as program:
         rules.export_bpf(program)
@@ -168,10 +171,16 @@ def require_sandbox() -> None:
             "`pip install pyseccomp` and `apt install libseccomp2` or "
             f"`dnf install libseccomp`; else {advice}."
         ) from None
-    command = [*_bwrap(Limits()), sys.executable, "-I", "-c", "pass"]
+    load = f"import runpy; runpy.run_path({RUNNER[-1]!r})['_refuse']({_filter()!r})"
+    command = [*_bwrap(Limits()), sys.executable, "-I", "-c", load]
     tried = subprocess.run(command, capture_output=True, text=True, check=False)
     if tried.returncode:
-        said = [*tried.stderr.strip().splitlines(), "it says nothing"][0]
+        said = ["it says nothing", *tried.stderr.strip().splitlines()][-1]
+        if "system calls" in said:  # from `_refuse`, so bubblewrap works
+            raise NoSandboxError(
+                f"this kernel does not filter system calls ({said}); it needs seccomp, "
+                f"which every usual Linux since 2012 has; else {advice}."
+            )
         raise NoSandboxError(
             f"bubblewrap cannot make a sandbox here ({said}); "
             "on Ubuntu 24.04 and later allow user namespaces by `sudo sysctl -w "
@@ -206,14 +215,20 @@ def _starved(pid: int) -> float:
 
 
 def _resident(pid: int) -> int:
-    """Return the bytes a process holds, shared ones too, but no pages of files."""
+    """Return the bytes a process holds, shared ones too, but no pages of files.
+
+    Those count as well on a kernel that does not tell them apart.
+    """
     try:
         with open(f"/proc/{pid}/status") as lines:
             status = dict(line.split(":", 1) for line in lines)
-        sizes = [status[k].split()[0] for k in ("RssAnon", "RssShmem")]
-    except (OSError, ValueError, KeyError):  # gone meanwhile, or a zombie
+        if "RssAnon" in status:
+            sizes = [status[k].split()[0] for k in ("RssAnon", "RssShmem")]
+            return 1024 * sum(map(int, sizes))
+        with open(f"/proc/{pid}/statm") as pages:  # of a zombie it says 0
+            return int(pages.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, KeyError, IndexError):  # gone meanwhile
         return 0
-    return 1024 * sum(map(int, sizes))
 
 
 class _Warm:
