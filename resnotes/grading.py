@@ -22,11 +22,14 @@ from __future__ import annotations
 import argparse
 import builtins
 import csv
+import functools
 import hashlib
 import html
+import io
 import json
 import math
 import os
+import platform
 import re
 import secrets
 import sys
@@ -165,7 +168,18 @@ def _judge_one(question: Question, expected, made, outcome):
 
 def _task(cells, probes, seed: int, limits: Limits, unsafe: bool) -> Outcome:
     """Run one submission; on a Dask worker this is what travels."""
+    if not unsafe:
+        _require_sandbox_here()
     return sandbox.run(cells, probes, seed, limits, unsafe=unsafe)
+
+
+@functools.cache
+def _require_sandbox_here() -> None:
+    """Raise NoSandboxError if this machine, a worker perhaps, can make no sandbox."""
+    try:
+        sandbox.require_sandbox()
+    except sandbox.NoSandboxError as error:
+        raise sandbox.NoSandboxError(f"{platform.node()}: {error}") from None
 
 
 def _probes(assignment: Assignment) -> list[tuple[str, str]]:
@@ -365,23 +379,27 @@ def _number(points: float | None) -> str:
 
 def write_reports(
     grades: Sequence[Grade], assignment: Assignment, out: str | Path
-) -> None:
+) -> list[str]:
     """Write grades.csv, grades.json, feedback/, free_text.html, marks.csv, answers/.
 
     Marks that `out` holds from an earlier run are kept where the answer is the same.
+    Returns a sentence for each that is not; a copy of the earlier marks.csv has it.
     """
     out = Path(out)
-    _keep_marks(grades, assignment, out)
+    kept, lost = _keep_marks(grades, assignment, out)
     for folder in ("feedback", "answers"):
         (out / folder).mkdir(parents=True, exist_ok=True)
     _write_grades(grades, assignment.questions, assignment.name, out)
     _write_free_text(grades, assignment, out)
+    by_hand = [q for q in assignment.questions if q.probe is None]
+    _write_marks(_rows_to_fill(grades, by_hand) | kept, out)
     for grade in grades:
         for name, source in grade.answers.items():
             folder = out / "answers" / _short(name)
             folder.mkdir(exist_ok=True)
             path = folder / f"{grade.student}.{'py' if 'answer' in name else 'txt'}"
             path.write_text(source, encoding="utf-8", errors="replace")
+    return lost
 
 
 def _write_grades(grades, questions: Sequence[Question], name: str, out: Path) -> None:
@@ -457,47 +475,155 @@ def feedback_page(grade: Grade, questions: Sequence[Question], name: str) -> str
     return PAGE.format(title=title, body="\n".join(body))
 
 
+# --- marks that a person gave ---
+
+
 MARKS = ("student", "question", "points", "of", "comment")
+Row = dict[str, str]  # a row of marks.csv, with its "line" there
+Rows = dict[tuple[str, str], Row]  # by student and question
 
 
-def _read_marks(path: Path) -> list[dict]:
-    with open(path, newline="", encoding="utf-8-sig") as stream:
-        return list(csv.DictReader(stream))
+def _read_marks(path: Path) -> Rows:
+    """Return the rows of a marks.csv, with commas, semicolons or tabs between cells.
 
-
-def _keep_marks(grades, assignment: Assignment, out: Path) -> None:
-    """Put the marks of an earlier run into the grades of this one."""
+    It is UTF-8 or, as Excel saves it in Europe, Windows' encoding. Raises ValueError,
+    with a sentence, for what is no such table.
+    """
+    data = path.read_bytes()
     try:
-        rows = _read_marks(out / "marks.csv")
-        stored = json.loads((out / "grades.json").read_text(encoding="utf-8"))
-        before = {grade["student"]: grade["answers"] for grade in stored["grades"]}
-    except (OSError, ValueError, KeyError):  # there was none, or it was cut off
-        return
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        text = data.decode("cp1252", "replace")
+    header = text.partition("\n")[0]
+    between = max(",;\t", key=header.count)
+    stream = io.StringIO(text, newline="")
+    table = csv.DictReader(stream, delimiter=between, restval="", strict=True)
+    rows = {}
+    try:
+        if missing := [c for c in MARKS if c not in (table.fieldnames or ())]:
+            raise ValueError(
+                f"{path}, line 1: no column {', '.join(missing)}; a table of marks has "
+                f"the columns {', '.join(MARKS)}"
+            )
+        for row in table:
+            if any(row.pop(None, ())):
+                raise ValueError(
+                    f"{path}, line {table.line_num}: more cells than columns; a comma "
+                    "within a cell needs quotes around the cell"
+                )
+            row = {column: row[column].strip() for column in MARKS}
+            row["line"] = str(table.line_num)
+            rows[row["student"], row["question"]] = row
+    except csv.Error as error:
+        raise ValueError(f"{path}, line {table.reader.line_num}: {error}") from None
+    return rows
+
+
+def _points(row: Row, question: Question, path: Path) -> float | None:
+    """Return a row's points, None if a person has yet to give them."""
+    text = row["points"].replace(",", ".")
+    if not text:
+        return None
+    points = float(text) if re.fullmatch(r"\d+(\.\d+)?", text) else -1.0
+    if not 0 <= points <= question.points:
+        raise ValueError(
+            f"{path}, line {row['line']}: points {text!r}, expected a number from 0 "
+            f"to {question.points:g}"
+        )
+    return points
+
+
+def _apply(row: Row, grade: Grade, question: Question, path: Path) -> None:
+    points = _points(row, question, path)
+    if points is not None:
+        grade.points[question.name] = points
+    if points is not None or row["comment"]:
+        grade.said[question.name] = row["comment"] or BY_HAND
+
+
+def _earlier(assignment: Assignment, out: Path) -> tuple[Rows, dict]:
+    """Return the marks in `out`, and student → the answers that they were given for.
+
+    Raises ValueError, with a sentence, if either cannot be read or a mark is none.
+    """
+    sheet, path = out / "marks.csv", out / "grades.json"
+    if not sheet.exists():
+        return {}, {}
+    rows = _read_marks(sheet)
+    try:
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        answers = {grade["student"]: grade["answers"] for grade in stored["grades"]}
+    except FileNotFoundError:
+        answers = {}
+    except (ValueError, KeyError, TypeError):
+        raise ValueError(f"{path} is broken; remove it, and grade again") from None
+    asked = {_short(q.name): q for q in assignment.questions}
+    for (_, short), row in rows.items():
+        if short in asked:
+            _points(row, asked[short], sheet)
+    return rows, answers
+
+
+def _keep_marks(grades, assignment: Assignment, out: Path) -> tuple[Rows, list[str]]:
+    """Put the marks of an earlier run into the grades; return which, and which not."""
+    rows, before = _earlier(assignment, out)
     mine = {grade.student: grade for grade in grades}
-    names = {_short(q.name): q.name for q in assignment.questions if q.probe is None}
-    same = [
-        row
-        for row in rows
-        if (grade := mine.get(row.get("student"))) is not None
-        and (name := names.get(row.get("question"))) is not None
-        and before.get(grade.student, {}).get(name) == grade.answers.get(name)
-    ]
-    _merge_rows(same, mine, assignment.questions, out / "marks.csv")
+    asked = {_short(q.name): q for q in assignment.questions}
+    kept: Rows = {}
+    lost = []
+    for (student, short), row in rows.items():
+        grade, question = mine.get(student), asked.get(short)
+        if not row["points"] and not row["comment"]:
+            continue
+        if grade is None:
+            why = "no submission of that name"
+        elif question is None:
+            why = "no such question"
+        elif student not in before:
+            why = "nothing says which answer it was for"
+        elif _answer(before[student], question) != _answer(grade.answers, question):
+            why = "another answer now"
+        else:
+            _apply(row, grade, question, out / "marks.csv")
+            kept[student, short] = row
+            continue
+        lost.append(f"{student}, {short}: {row['points'] or row['comment']} ({why})")
+    return kept, lost
 
 
-def _write_marks(grades, questions: Sequence[Question], out: Path) -> None:
-    with open(out / "marks.csv", "w", newline="", encoding="utf-8") as stream:
-        table = csv.DictWriter(stream, MARKS)
-        table.writeheader()
-        for question in questions:
-            for grade in grades:
-                said = grade.said[question.name]
-                if said == NOT_ANSWERED or grade.status == "unreadable":
-                    continue
-                points, most = grade.points[question.name], question.points
-                values = (grade.student, _short(question.name), _number(points))
-                values += (_number(most), "" if said == BY_HAND else said)
-                table.writerow(dict(zip(MARKS, values, strict=True)))
+def _answer(answers: dict[str, str], question: Question) -> list[str | None]:
+    """Return what was answered to a question: text, or code in a cell before it."""
+    return [answers.get(k) for k in (question.name, f"{question.name}-answer")]
+
+
+def _rows_to_fill(grades, questions: Sequence[Question]) -> Rows:
+    """Return a row for each answer that a person marks."""
+    rows = {}
+    for question in questions:
+        for grade in grades:
+            said = grade.said[question.name]
+            if said != NOT_ANSWERED and grade.status != "unreadable":
+                key = grade.student, _short(question.name)
+                row = (*key, "", _number(question.points), "")
+                rows[key] = dict(zip(MARKS, row, strict=True))
+    return rows
+
+
+def _write_marks(rows: Rows, out: Path) -> None:
+    """Write marks.csv; what was there, perhaps hours of marking, stays as a copy."""
+    stream, path = io.StringIO(), out / "marks.csv"
+    table = csv.DictWriter(stream, MARKS, extrasaction="ignore")
+    table.writeheader()
+    table.writerows(rows.values())
+    data = stream.getvalue().encode()
+    if path.exists():
+        if path.read_bytes() == data:
+            return
+        number = 1
+        while (copy := out / f"marks.csv.bak{number}").exists():
+            number += 1
+        path.rename(copy)
+    path.write_bytes(data)
 
 
 def _asked(assignment: Assignment, question: Question) -> tuple[str, str]:
@@ -511,7 +637,7 @@ def _asked(assignment: Assignment, question: Question) -> tuple[str, str]:
 
 
 def _write_free_text(grades, assignment: Assignment, out: Path) -> None:
-    """Write the page to mark from, and the table to put the marks into."""
+    """Write the page to mark from."""
     body = []
     for question in assignment.questions:
         if question.probe is not None:
@@ -536,52 +662,40 @@ def _write_free_text(grades, assignment: Assignment, out: Path) -> None:
     page = PAGE.format(title=title, body="\n".join(body))
     page = page.encode("utf-8", "replace").decode()
     (out / "free_text.html").write_text(page, encoding="utf-8")
-    by_hand = [q for q in assignment.questions if q.probe is None]
-    _write_marks(grades, by_hand, out)
 
 
 def merge(out: str | Path, marks: str | Path) -> int:
     """Add the points of a filled-in marks.csv to the grades in `out`; return how many.
 
-    Rows without points are left open. Raises ValueError, with the line's number, for a
-    student or question that is not there and for points out of range.
+    Rows without points are left open; a comment counts without points. Raises
+    ValueError, with the line's number, for a student or question that is not there and
+    for points out of range, before anything is written. `marks` is never written to;
+    from another file the marks are noted in `out`/marks.csv, for the next `grade`.
     """
-    out = Path(out)
+    out, marks = Path(out), Path(marks)
     stored = json.loads((out / "grades.json").read_text(encoding="utf-8"))
     grades = {g["student"]: Grade(**g) for g in stored["grades"]}
     questions = [Question(q["name"], q["points"], None) for q in stored["questions"]]
-    merged = _merge_rows(_read_marks(Path(marks)), grades, questions, marks)
+    asked = {_short(q.name): q for q in questions}
+    rows = _read_marks(marks)
+    filled = {k: row for k, row in rows.items() if row["points"] or row["comment"]}
+    for (student, short), row in filled.items():
+        if student not in grades or short not in asked:
+            raise ValueError(
+                f"{marks}, line {row['line']}: no student {student!r} with a "
+                f"question {short!r} in the grades"
+            )
+        _apply(row, grades[student], asked[short], marks)
+    sheet = out / "marks.csv"
+    own = sheet.exists() and sheet.samefile(marks)
+    noted = _read_marks(sheet) if sheet.exists() and not own else {}
     _write_grades(list(grades.values()), questions, stored["assignment"], out)
-    by_hand = {row.get("question") for row in _read_marks(out / "marks.csv")}
-    by_hand = [q for q in questions if _short(q.name) in by_hand]
-    _write_marks(list(grades.values()), by_hand, out)  # for the next run of `grade`
-    return merged
-
-
-def _merge_rows(rows, grades: dict, questions: Sequence[Question], marks) -> int:
-    by_short, merged = {_short(q.name): q for q in questions}, 0
-    for line, row in enumerate(rows, 2):
-        text = (row.get("points") or "").strip().replace(",", ".")
-        if not text:
-            continue
-        grade = grades.get(row.get("student"))
-        question = by_short.get(row.get("question"))
-        if grade is None or question is None:
-            raise ValueError(
-                f"{marks}, line {line}: no student {row.get('student')!r} with a "
-                f"question {row.get('question')!r} in the grades"
-            )
-        points = float(text) if re.fullmatch(r"\d+(\.\d+)?", text) else -1.0
-        if not 0 <= points <= question.points:
-            raise ValueError(
-                f"{marks}, line {line}: points {text!r}, expected a number from 0 "
-                f"to {question.points:g}"
-            )
-        grade.points[question.name] = points
-        comment = (row.get("comment") or "").strip()
-        grade.said[question.name] = comment or BY_HAND
-        merged += 1
-    return merged
+    if not own:
+        for key, row in filled.items():
+            given = {column: cell for column, cell in row.items() if cell}
+            noted[key] = noted.get(key, row) | given
+        _write_marks(noted, out)
+    return sum(bool(row["points"]) for row in filled.values())
 
 
 # --- the command line ---
@@ -632,6 +746,7 @@ def _grade(chosen) -> None:
             file=sys.stderr,
         )
     print(f"{len(received)} submissions to {assignment.name}", file=sys.stderr)
+    _earlier(assignment, out)  # a mark that cannot be read is better told before hours
     grades = grade(
         received,
         assignment,
@@ -642,13 +757,16 @@ def _grade(chosen) -> None:
         done=out / "done",
         progress=True,
     )
-    write_reports(grades, assignment, out)
+    lost = write_reports(grades, assignment, out)
     for status in GRAVITY:
         if count := sum(g.status == status for g in grades):
             print(f"{count:5} {status}")
     people = [g.student for g in grades if g.needs_human]
     if people:
         print(f"Look at these yourself: {', '.join(people)}.")
+    if lost:
+        print("Earlier marks not kept; the last marks.csv.bak has them:")
+        print(*(f"  {mark}" for mark in lost), sep="\n")
     print(f"Grades: {out / 'grades.csv'}. A page a student: {out / 'feedback'}.")
     if any(q.probe is None for q in assignment.questions):
         print(

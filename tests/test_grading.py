@@ -986,6 +986,140 @@ def test_from_a_folder_to_grades_and_back(folder, capsys, monkeypatch):
         assert says in capsys.readouterr().err
 
 
+def graded(answers):
+    """Return grades as a run gives them: q5 waits for a person, the code is wrong."""
+    class_ = []
+    for student, text in answers.items():
+        open_, code = {"1-q5": None}, {f"1-q{k}": 0.0 for k in range(1, 5)}
+        said = dict.fromkeys(code, "wrong") | {"1-q5": grading.BY_HAND}
+        both = {"1-q1-answer": f"code of {student}", "1-q5": text}
+        class_.append(
+            grading.Grade(student, points=code | open_, said=said, answers=both)
+        )
+    return class_
+
+
+@pytest.fixture
+def marked(tmp_path):
+    """A folder of grades, and what writes it again and says which marks were lost."""
+    assignment = assignments.read(ONE)
+
+    def again(**answers):
+        return grading.write_reports(graded(answers), assignment, tmp_path)
+
+    assert again(anna="one", bert="two", cleo="three") == []
+    return tmp_path, again
+
+
+HEAD = "student,question,points,of,comment\n"
+EXCEL = "Anmerkung;comment;student;question;points;of\r\nx;schön; gut;anna;q5;2,5;3\r\n"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        EXCEL.replace("schön; gut", '"schön; gut"').encode("cp1252"),
+        EXCEL.replace("schön; gut", '"schön; gut"').encode("utf-8-sig"),
+        (HEAD + 'anna,q5,"2,5",3,"schön; gut",,\n').encode(),
+        (HEAD + 'anna,q5,2.5,3,"schön; gut"\n').replace(",", "\t").encode(),
+    ],
+    ids=["Excel, cp1252", "Excel, UTF-8", "commas", "tabs"],
+)
+def test_what_spreadsheets_save_is_merged_and_left_as_it_is(marked, data):
+    out, again = marked
+    data += data.splitlines()[-1].replace(b"anna", b"bert").replace(b"2.5", b"")
+    data = data.replace(b'bert,q5,"2,5"', b"bert,q5,").replace(
+        b"bert;q5;2,5", b"bert;q5;"
+    )
+    for file in (out / "marks.csv", out / "other.csv"):
+        file.write_bytes(data)
+        assert grading.merge(out, file) == 1
+        assert file.read_bytes() == data
+        rows = table(out / "grades.csv")
+        assert (rows["anna"]["q5"], rows["bert"]["q5"]) == ("2.5", "")
+        for student in ("anna", "bert"):
+            page = (out / "feedback" / f"{student}.html").read_text("utf-8")
+            assert "schön; gut" in page
+    assert again(anna="one", bert="two", dora="new") == []
+    assert (out / "marks.csv.bak1").read_bytes() == data
+    assert table(out / "grades.csv")["anna"]["q5"] == "2.5"
+    rows = table(out / "marks.csv")
+    assert rows["anna"]["points"].replace(",", ".") == "2.5"
+    assert rows["bert"]["comment"] == "schön; gut" and rows["dora"]["points"] == ""
+
+
+def test_a_table_that_is_none_changes_nothing(marked):
+    out, again = marked
+    for text, says in [
+        ("anna,q5,2,3,good\n", "line 1: no column student, question, points"),
+        ("", "no column student"),
+        (HEAD + "\nanna,q5,,3,\nbert,q5,9,3,\n", "line 4: points '9', expected a"),
+        (HEAD + "anna,q5,2,5,3,good\n", "line 2: more cells than columns"),
+        (HEAD + 'anna,q5,2,3,"good\nbert,q5,2,3,\n', "line 3: unexpected end"),
+    ]:
+        (out / "marks.csv").write_text(text)
+        before = {path: path.read_bytes() for path in out.rglob("*.*")}
+        with pytest.raises(ValueError, match=says):
+            grading.merge(out, out / "marks.csv")
+        with pytest.raises(ValueError, match=says):
+            again(anna="one", bert="two")
+        assert before == {path: path.read_bytes() for path in out.rglob("*.*")}
+
+
+def test_marks_are_merged_where_the_folder_has_no_sheet(marked):
+    out, again = marked
+    (out / "marks.csv").unlink()
+    (out / "mine.csv").write_text(HEAD + "anna,q5,2,3,\n")
+    assert grading.merge(out, out / "mine.csv") == 1
+    assert again(anna="one", bert="two") == []
+    assert table(out / "grades.csv")["anna"]["q5"] == "2"
+
+
+def test_a_second_run_says_which_marks_it_does_not_keep(marked):
+    out, again = marked
+    filled = "anna,q5,1,3,\nbert,q5,2,3,\ncleo,q5,,3,see me\nanna,q1,3,3,accepted\n"
+    (out / "marks.csv").write_text(HEAD + filled)
+    lost = again(anna="one", bert="two, again")
+    assert lost == [
+        "bert, q5: 2 (another answer now)",
+        "cleo, q5: see me (no submission of that name)",
+    ]
+    assert (out / "marks.csv.bak1").read_text() == HEAD + filled
+    for _ in range(2):  # points given by hand to a question of code stay as well
+        rows = table(out / "grades.csv")
+        assert (rows["anna"]["q1"], rows["anna"]["total"]) == ("3", "4")
+        assert again(anna="one", bert="two, again") == []
+    (out / "grades.json").unlink()
+    lost = again(anna="one")
+    assert {line.split("(")[1] for line in lost} == {
+        "nothing says which answer it was for)"
+    }
+    (out / "marks.csv").write_text(HEAD)
+    (out / "grades.json").write_text('{"grades": [')
+    with pytest.raises(ValueError, match="is broken"):
+        again(anna="one")
+
+
+def test_bad_marks_stop_a_second_run_before_it_runs_anything(
+    folder, capsys, monkeypatch
+):
+    out = folder.with_name("submissions-grades")
+    out.mkdir()
+    (out / "marks.csv").write_text(HEAD + "\nbert,q5,lots,3,\n")
+    monkeypatch.setattr(grading, "grade", lambda *a, **k: pytest.fail("it ran"))
+    assert grading.main(["grade", str(folder)]) == 2
+    assert "marks.csv, line 3: points 'lots'" in capsys.readouterr().err
+
+
+def test_a_worker_without_a_sandbox_stops_the_batch(monkeypatch):
+    """A worker is another machine: there the check runs again, and is not cached."""
+    grading._require_sandbox_here.cache_clear()
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    with grading._run_all({"anna": ([], [], 1, Limits(), False)}, 1, None) as finished:
+        with pytest.raises(sandbox.NoSandboxError, match=r"bubblewrap.*not installed"):
+            list(finished)
+
+
 @needs_sandbox
 def test_a_dask_cluster_gives_the_same_grades():
     from distributed import LocalCluster
