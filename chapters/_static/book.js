@@ -12,6 +12,15 @@
   });
   press();
 
+  // Formulas are no stops of the Tab key, but one that is wider than the screen scrolls.
+  const reach = () => document.querySelectorAll("mjx-container").forEach((formula) => {
+    const box = formula.hasAttribute("display") ? formula : formula.parentElement;
+    const wide = formula.firstElementChild.scrollWidth > box.clientWidth + 2;
+    if (wide && box.clientWidth) box.tabIndex = 0; else box.removeAttribute("tabindex");
+  });
+  addEventListener("load", () => globalThis.MathJax?.startup?.promise?.then(reach));
+  addEventListener("resize", reach);
+
   // On paper nothing can be opened or switched: every answer is open, the page light.
   let closed = [];
   let theme = null;
