@@ -28,10 +28,15 @@ def whole(name: str, value: Any, least: int = 1, most: int | None = None) -> int
     >>> whole("depth", 54)
     54
     """
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        number = operator.index(value)
+    except TypeError:  # a float; a tensor of several numbers, or of one float
         kind = type(value).__name__
-        raise TypeError(f"{name}={value!r} must be a whole number, got a {kind}.")
-    number = operator.index(value)
+        raise TypeError(
+            f"{name}={value!r} must be a whole number, got a {kind}."
+        ) from None
     if most is not None and not least <= number <= most:
         raise ValueError(f"{name}={number} must be from {least} to {most}.")
     if number < least:

@@ -61,15 +61,17 @@ def _check_known_ends(branch: nn.Module, shortcut: nn.Module) -> None:
 def _sum(shortcut: nn.Module, branch: nn.Module, x: Tensor, scale=1.0) -> Tensor:
     """Return shortcut(x) + scale · branch(x), and never broadcast one to the other."""
     if x.is_inference():  # counts no writes, so that none could be noticed below
-        kept, added = shortcut(x), scale * branch(x.clone())
+        kept, added = shortcut(x.clone()), branch(x.clone())
     else:
         writes = x._version
-        kept, added = shortcut(x), scale * branch(x)
+        kept, added = shortcut(x), branch(x)
         if x._version != writes:
             raise ValueError(
                 "branch or shortcut writes into its input, which the other one reads "
                 "too; set inplace=False in the first layer, or give it a copy."
             )
+    if isinstance(scale, Tensor) or scale != 1:
+        added = scale * added
     if kept.shape != added.shape:
         raise ValueError(
             f"shortcut gives shape {tuple(kept.shape)} but branch gives "
@@ -606,6 +608,8 @@ def classifier(
     (batch, features) → stem → (batch, width) → blocks → (batch, width) → head →
     (batch, classes). The parts are named `stem`, `blocks` and `head`. Plain and
     residual nets made this way differ in their `stack` alone.
+
+    Raises TypeError or ValueError for a size that is not a whole number of at least 1.
 
     >>> net = classifier(mlp_stack(20, 64, residual=True), 40, 64, 10)
     >>> [name for name, _ in net.named_children()]

@@ -5,6 +5,7 @@ for every depth, and how alike the gradients of neighbouring inputs are.
 """
 
 import math
+import operator
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 
@@ -33,18 +34,21 @@ def _check(name: str, blocks: nn.Sequential, x: Tensor) -> None:
     check_input(x)
 
 
+def _check_graph(out: Tensor, what: str) -> None:
+    if not out.requires_grad:
+        raise ValueError(
+            f"{what} returned a tensor that is cut off from its input, expected one "
+            "that depends on it: look for detach() or no_grad()."
+        )
+
+
 def _stream(name: str, blocks: Sequence[nn.Module], x: Tensor) -> list[Tensor]:
     """Return h_0 … h_L in one graph."""
     stream = [x.detach().clone().requires_grad_()]
     for k, block in enumerate(blocks):
         place = f"{name}[{k}]"
         out = run(block, stream[-1], place, k)
-        if not out.requires_grad:
-            raise ValueError(
-                f"block {k} ({place}, a {type(block).__name__}) returned a tensor that "
-                "is cut off from its input, expected one that depends on it: look for "
-                "detach() or no_grad()."
-            )
+        _check_graph(out, f"block {k} ({place}, a {type(block).__name__})")
         stream.append(out)
     return stream
 
@@ -72,7 +76,10 @@ def _loss_value(loss: Loss | None, output: Tensor, depth: int) -> Tensor:
 
 
 def _gradient(of: Sequence[Tensor] | Tensor, at: Tensor, sent=None) -> Tensor:
-    """Return a gradient at a tensor, 0 where nothing depends on it. Keeps the graph."""
+    """Return a gradient at a tensor, 0 if `of`, itself in a graph, is no part of it.
+
+    Keeps the graph.
+    """
     return torch.autograd.grad(of, at, sent, retain_graph=True, materialize_grads=True)[
         0
     ]
@@ -169,14 +176,20 @@ def _depths(depths: Iterable[int], deepest: int) -> list[int]:
         )
     checked = []
     for depth in depths:
-        if isinstance(depth, bool) or not hasattr(depth, "__index__"):
-            raise TypeError(f"depths holds {depth!r}, expected whole numbers.")
+        try:
+            if isinstance(depth, bool):
+                raise TypeError
+            depth = operator.index(depth)
+        except TypeError:
+            raise TypeError(
+                f"depths holds {depth!r}, expected whole numbers."
+            ) from None
         if not 1 <= depth <= deepest:
             raise ValueError(
                 f"depths holds {depth}, expected whole numbers from 1 to {deepest}, "
                 "the number of blocks."
             )
-        checked.append(int(depth))
+        checked.append(depth)
     return checked
 
 
@@ -281,8 +294,10 @@ def gradient_autocorrelation(
     BatchNorm in train mode normalises over it, and g_i takes in what point i does to
     the others.
 
-    Raises ValueError for fewer than 3 points and for a gradient that is the same (or
-    not finite) everywhere, which has no autocorrelation.
+    Raises TypeError for a model that is no module and a line that is not floating
+    point; ValueError for fewer than 3 points, for a model that detaches its output, and
+    for a gradient that is the same (or not finite) everywhere, which has no
+    autocorrelation.
 
     Source: Balduzzi et al. 2017, arXiv 1702.08591, Fig. 1 and 2.
 
@@ -300,8 +315,9 @@ def gradient_autocorrelation(
         )
     with untouched(line, [model]):
         leaf = line.detach().clone().requires_grad_()
-        total = run(model, leaf, "model").sum()
-        gradient = _gradient(total, leaf)
+        out = run(model, leaf, "model")
+        _check_graph(out, f"model (a {type(model).__name__})")
+        gradient = _gradient(out.sum(), leaf)
     g = gradient.flatten(1).double()
     g = g - g.mean(0)
     size = float(g.square().sum())

@@ -15,8 +15,9 @@ That is L(L+1)/2 products with a Jacobian. All rows go through a block's backwar
 together, and every branch runs forward once.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
@@ -376,7 +377,8 @@ def path_length_distribution(
     2^L paths alike. A list of L probabilities gives each block its own, as the survival
     probabilities of stochastic depth do.
 
-    Raises ValueError for L below 0, a p outside [0, 1], and a list that is not L long.
+    Raises ValueError for L below 0, a p outside [0, 1], and a list that is not L long;
+    TypeError for a p that is no number and holds none.
 
     >>> path_length_distribution(4).mul(2**4).tolist()
     [1.0, 4.0, 6.0, 4.0, 1.0]
@@ -384,7 +386,13 @@ def path_length_distribution(
     '0.4537%'
     """
     L = whole("L", L, least=0)
-    given = torch.as_tensor(p, dtype=torch.float64, device="cpu")
+    listed = list(p) if isinstance(p, Iterable) and not hasattr(p, "__len__") else p
+    try:
+        given = torch.as_tensor(listed, dtype=torch.float64, device="cpu")
+    except (TypeError, ValueError, RuntimeError):
+        raise TypeError(
+            f"p={listed!r}, expected a number, or one for each block."
+        ) from None
     chances = (given.expand(L) if given.ndim == 0 else given).tolist()
     if len(chances) != L:
         raise ValueError(f"p has {len(chances)} entries, expected one for each of {L}.")
@@ -400,7 +408,7 @@ def path_length_distribution(
 
 
 def effective_lengths(
-    carried: Float[Tensor, " lengths"], share: float = 0.95
+    carried: Float[Tensor, " lengths"] | Sequence[float], share: float = 0.95
 ) -> tuple[int, int]:
     """Return (first, last): the shortest range of lengths that carries `share` of all.
 
@@ -408,7 +416,7 @@ def effective_lengths(
     shortest ranges, the one that carries most, and of equals the first.
 
     Raises ValueError for a share outside (0, 1], and for values that are negative, not
-    finite or all zero.
+    finite or all zero; TypeError for complex ones.
 
     >>> effective_lengths(torch.tensor([1.0, 40.0, 50.0, 8.0, 1.0]), share=0.9)
     (1, 2)
@@ -417,7 +425,8 @@ def effective_lengths(
     """
     if not 0 < share <= 1:
         raise ValueError(f"share={share} must be above 0 and at most 1.")
-    carried = torch.as_tensor(carried)
+    if not isinstance(carried, Tensor):  # plain numbers would become float32
+        carried = torch.from_numpy(np.asarray(carried))
     if carried.is_complex():
         raise TypeError(f"carried has dtype {carried.dtype}, expected real numbers.")
     carried = carried.detach().to("cpu", torch.float64)

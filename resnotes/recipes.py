@@ -1,11 +1,16 @@
 """Recipes: what to do to x + F(x) at the start, so that the first steps go well.
 
-One network, and fourteen ways to begin it. Every block is one member of a family,
+One network, and fourteen ways to begin it. Most blocks are members of one family,
 
     h_l = N(a · h_{l−1} + b · F_l(h_{l−1})),    F(h) = W₂ relu(W₁ h + c₁) + c₂,
 
 with W₁ and W₂ of shape (width, width) from He's initialisation. A recipe chooses a, b,
 whether b is learned, what N is (nothing, or a LayerNorm), and the start of W₁ and W₂.
+
+The others change F: "BatchNorm" and "zero γ" have a BatchNorm after each of its two
+layers, "pre-norm" and "LayerScale" a LayerNorm before them (and one more after the last
+block), and "Fixup" has biases and a multiplier of one number each. "plain" has no sum:
+a = 0. He's draw is not the start in "default init" (PyTorch's) and "DeepNorm" (Xavier).
 """
 
 import math
@@ -20,7 +25,7 @@ from torch.nn import functional
 from .arguments import choice, whole
 from .blocks import Residual, classifier
 from .training import Data, mnist1d
-from .untouched import random_numbers_kept
+from .untouched import random_numbers_kept, seed_torch
 
 BATCH_SIZE = 128
 
@@ -99,6 +104,8 @@ def _branch(width: int, *, he: bool = True, norm: str | None = None) -> nn.Seque
 def layerscale_start(depth: int) -> float:
     """Return LayerScale's reported ε: 0.1 up to 18 blocks, 1e-5 up to 24, 1e-6 beyond.
 
+    Raises TypeError or ValueError for a depth that is no whole number of at least 1.
+
     Source: Touvron et al. 2021, arXiv 2103.17239, §2.
 
     >>> [layerscale_start(depth) for depth in (18, 24, 36)]
@@ -113,6 +120,8 @@ def deepnorm_constants(depth: int) -> tuple[float, float]:
 
     α = (2N)^(1/4) and β = (8N)^(−1/4) for N transformer layers of one stack, which have
     two sums each; so with S sums α = S^(1/4) and β = (4S)^(−1/4).
+
+    Raises TypeError or ValueError for a depth that is no whole number of at least 1.
 
     Source: Wang et al. 2022, arXiv 2203.00555, Fig. 2.
 
@@ -239,6 +248,8 @@ def recipe_net(recipe: str, depth: int, width: int = 32) -> nn.Sequential:
     return net
 
 
+@torch.inference_mode(False)
+@torch.enable_grad()
 def first_steps(
     recipe: str,
     depth: int,
@@ -260,18 +271,26 @@ def first_steps(
     Runs so small leave a processor idle between them: all of them are one network whose
     every weight has a leading axis of len(lrs) · len(seeds), through `torch.func.vmap`.
 
+    Random numbers and the caller's gradient mode stay as they were.
+
     Raises ValueError for an unknown recipe, for no rates or no seeds, for a rate that
-    is not above 0 and finite, and for less data than one batch.
+    is not above 0 and finite, for a depth, width or number of steps below 1, for a
+    negative seed, and for less data than one batch; TypeError for rates and seeds that
+    are no sequences of numbers, and for a depth, width, seed or number of steps that is
+    not whole.
 
     >>> losses = first_steps("ReZero", 4, lrs=[1e-3, 1e-2], seeds=[0, 1], steps=20)
     >>> losses.shape, bool((losses[:, :, -1] < losses[:, :, 0]).all())
     (torch.Size([2, 2, 20]), True)
     """
-    lrs, seeds = [float(lr) for lr in lrs], list(seeds)
-    if not lrs or not seeds or not all(0 < lr < math.inf for lr in lrs):
-        raise ValueError(
-            f"lrs={lrs!r} and seeds={seeds!r}: give finite rates above 0, and seeds."
-        )
+    advice = "give finite rates above 0, and seeds."
+    try:
+        rates, listed = [float(lr) for lr in lrs], list(seeds)
+    except (TypeError, ValueError):
+        raise TypeError(f"lrs={lrs!r} and seeds={seeds!r}: {advice}") from None
+    if not rates or not listed or not all(0 < lr < math.inf for lr in rates):
+        raise ValueError(f"lrs={rates!r} and seeds={listed!r}: {advice}")
+    lrs, seeds = rates, [whole("seed", seed, least=0) for seed in listed]
     whole("steps", steps)
     data = mnist1d() if data is None else data
     if len(data.x_train) < BATCH_SIZE:
@@ -279,10 +298,10 @@ def first_steps(
             f"data has {len(data.x_train)} training examples, expected at least "
             f"{BATCH_SIZE}, one batch."
         )
-    nets = []
-    with random_numbers_kept(torch.device("cpu")):
+    nets, cpu = [], torch.device("cpu")
+    with random_numbers_kept(cpu):
         for seed in seeds:
-            torch.manual_seed(seed)
+            seed_torch(seed, cpu)
             nets.append(recipe_net(recipe, depth, width).train())
     stacked, buffers = stack_module_state(nets)
     # Runs of one rate stand together: (seeds, …) -> (lrs · seeds, …).
@@ -300,8 +319,7 @@ def first_steps(
     losses = []
     for x, y in batches:
         x, y = _repeat(x, len(lrs)), _repeat(y, len(lrs))
-        with torch.enable_grad():
-            loss = vmap(loss_of)(weights, many[1], x, y)  # (lrs · seeds,)
+        loss = vmap(loss_of)(weights, many[1], x, y)  # (lrs · seeds,)
         losses.append(loss.detach())
         adam.step(torch.autograd.grad(loss.sum(), list(weights.values())))
     curves = torch.stack(losses, dim=1).view(len(lrs), len(seeds), steps)

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from .arguments import whole
 from .blocks import Residual
-from .untouched import random_numbers_kept
+from .untouched import random_numbers_kept, seed_torch
 
 
 def seed(n: int) -> None:
@@ -138,6 +138,10 @@ def train(
     one machine. The global random state, the number of threads and the mode
     (train or eval) of each module are put back at the end; gradients are cleared.
 
+    One thread trains at a time, since random numbers are global: another thread's
+    `train`, and whatever else here keeps random numbers (`gradient_norms`, say), waits
+    until this run ends. To train several at once use processes.
+
     Parameters
     ----------
     model
@@ -169,7 +173,12 @@ def train(
     Raises
     ------
     ValueError
-        If an argument is out of its range, or inputs and labels do not match.
+        If an argument is out of its range, inputs and labels do not match, labels are
+        not int64, data and model are on two devices, or `survival` has no blocks to
+        drop.
+    TypeError
+        If a count (epochs, steps, batch_size, warmup_steps, evaluate_every) is not a
+        whole number.
 
     Examples
     --------
@@ -298,7 +307,7 @@ def _settings(model, seed, threads):
             torch.inference_mode(False),
             torch.enable_grad(),
         ):
-            torch.manual_seed(seed)
+            seed_torch(seed, device)
             yield
     finally:
         torch.set_num_threads(threads_before)

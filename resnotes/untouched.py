@@ -7,6 +7,7 @@ back through it.
 
 import random
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeGuard
@@ -19,6 +20,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.parameter import is_lazy
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+CONTAINERS = {list, dict, set, OrderedDict}  # hooks are in such a one, too
 
 # Only one thread at a time: random numbers and the modules' attributes are put back at
 # the end, and two that overlap would put back each other's.
@@ -78,9 +81,10 @@ def check_chain(model: Any, name: str = "model") -> None:
 
 @contextmanager
 def random_numbers_kept(device: torch.device) -> Iterator[None]:
-    """Put Python's, NumPy's and PyTorch's global random numbers back.
+    """Put back the global random numbers of Python, NumPy and PyTorch.
 
-    A second thread waits, or the two would draw each other's.
+    PyTorch's are those of the CPU and of `device`, unless that is Apple's GPU. A second
+    thread waits, or the two would draw each other's.
     """
     own = [] if device.type in ("cpu", "mps") else [device]
     kind = own[0].type if own else "cuda"
@@ -93,16 +97,31 @@ def random_numbers_kept(device: torch.device) -> Iterator[None]:
             np.random.set_state(numpy)
 
 
+def seed_torch(n: int, device: torch.device) -> None:
+    """Seed PyTorch's random numbers on the CPU and on `device`.
+
+    `torch.manual_seed` seeds every other device as well, and nobody puts those back.
+    """
+    torch.default_generator.manual_seed(n)
+    if device.type == "mps":
+        torch.mps.manual_seed(n)
+    elif device.type != "cpu":
+        generators = torch.get_device_module(device).default_generators
+        generators[device.index].manual_seed(n)
+
+
 @contextmanager
 def untouched(
     x: Tensor, models: Iterable[Any] = (), dtype: torch.dtype | None = None
 ) -> Iterator[None]:
     """Record gradients whatever the caller does, and put everything back at the end.
 
-    Put back are the global random numbers and every attribute of every module in
-    `models`, running statistics and other buffers included; what is no module is passed
-    over. With `dtype` the modules work in it, parameters and buffers, while it lasts.
-    Autocast is off: the numbers are those of the dtype that x has.
+    Put back are the global random numbers and, of every module in `models`, every
+    attribute, running statistics and other buffers, hooks, and what lists, dicts and
+    sets held. What lies deeper is not: a list in a list, an object of one's own, and a
+    weight that a forward pass writes into, since weights are not copied. What is no
+    module is passed over. With `dtype` the modules work in it, parameters and buffers,
+    while it lasts. Autocast is off: the numbers are those of the dtype that x has.
     """
     modules = {
         module
@@ -119,6 +138,7 @@ def untouched(
     ):
         kept = {module: module.__dict__ for module in modules}
         copies: dict[int, Tensor] = {}  # by id: what is tied stays tied
+        held: dict[int, Any] = {}
 
         def copy(tensor: Tensor | None, new: bool) -> Tensor | None:
             if tensor is None:
@@ -127,6 +147,11 @@ def untouched(
                 to = dtype if dtype and tensor.is_floating_point() else tensor.dtype
                 copies[id(tensor)] = tensor.detach().to(to, copy=new)
             return copies[id(tensor)]
+
+        def container(value: Any) -> Any:
+            if id(value) not in held:
+                held[id(value)] = value.copy() if value else type(value)()
+            return held[id(value)]
 
         try:
             for module, own in kept.items():
@@ -139,11 +164,12 @@ def untouched(
                 if dtype:
                     weights = {name: copy(w, False) for name, w in weights.items()}
                 buffers = {name: copy(b, True) for name, b in own["_buffers"].items()}
-                parts = dict(own["_modules"])
-                working = {"_parameters": weights, "_buffers": buffers}
-                object.__setattr__(
-                    module, "__dict__", {**own, **working, "_modules": parts}
-                )
+                working = {
+                    name: container(value) if type(value) in CONTAINERS else value
+                    for name, value in own.items()
+                }
+                working |= {"_parameters": weights, "_buffers": buffers}
+                object.__setattr__(module, "__dict__", working)
             yield
         finally:
             for module, own in kept.items():

@@ -95,6 +95,14 @@ class Narrow(nn.Module):
         return x[:, :1]
 
 
+def test_a_scale_of_one_costs_no_product():
+    x = torch.randn(3, requires_grad=True)
+    assert [
+        Residual(nn.Tanh(), scale=scale)(x).grad_fn.next_functions[1][0].name()
+        for scale in (1.0, 1, 2.0, torch.tensor(1.0))
+    ] == ["TanhBackward0", "TanhBackward0", "MulBackward0", "MulBackward0"]
+
+
 def test_residual_refuses_to_broadcast_at_the_first_call():
     block = Residual(Narrow())
     with pytest.raises(ValueError, match=r"\(2, 4\) but branch gives \(2, 1\)"):

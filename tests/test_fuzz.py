@@ -31,22 +31,28 @@ from resnotes.paths import (
     path_gradients,
     sample_path_norms,
 )
+from resnotes.training import seed
 
 WIDTH = 4
 
 
 class Restless(nn.Module):
-    """Changes all it can: a buffer, an attribute, its input, three random states."""
+    """Changes all it can: buffer, attributes, hooks, its input, three random states."""
 
     def __init__(self):
         super().__init__()
         self.register_buffer("seen", torch.zeros(()))
         self.calls = 0
         self.last = None
+        self.sizes, self.sums, self.kinds = [], {}, set()
 
     def forward(self, h):
         self.seen += 1
         self.calls += 1
+        self.sizes.append(h.shape)
+        self.sums[self.calls] = h.sum()
+        self.kinds.add(h.dtype)
+        self.register_forward_hook(lambda module, inputs, output: None)
         h *= 1 + random.random() + np.random.rand()
         self.last = h * torch.rand(())
         return self.last
@@ -133,6 +139,10 @@ def everything(model, x):
         [m.training for m in modules],
         [(getattr(m, "calls", None), id(getattr(m, "last", None))) for m in modules],
         [
+            [list(getattr(m, name, ())) for name in ("sizes", "sums", "kinds")]
+            for m in modules
+        ],
+        [
             list(hooks)
             for m in modules
             for hooks in (m._forward_hooks, m._forward_pre_hooks, m._backward_hooks)
@@ -150,10 +160,21 @@ def everything(model, x):
 def same(before, after):
     if isinstance(before, list | tuple):
         return len(before) == len(after) and all(map(same, before, after))
-    if isinstance(before, torch.Tensor | np.ndarray):
-        close = torch.equal if isinstance(before, torch.Tensor) else np.array_equal
-        return close(before, after) or bool((before != before).any())
+    if isinstance(before, np.ndarray):
+        return np.array_equal(before, after)
+    if isinstance(before, torch.Tensor):
+        if torch.equal(before, after) or before.shape != after.shape:
+            return before.shape == after.shape
+        both_nan = before.isnan() & after.isnan()
+        return bool(((before == after) | both_nan).all())
     return before == after
+
+
+def test_what_changes_beside_a_nan_is_seen():
+    nan = torch.nan
+    assert same(torch.tensor([nan, 1.0]), torch.tensor([nan, 1.0]))
+    for other in ([nan, 2.0], [nan, nan], [1.0, 1.0], [nan, 1.0, 0.0]):
+        assert not same(torch.tensor([nan, 1.0]), torch.tensor(other))
 
 
 @contextmanager
@@ -285,17 +306,26 @@ def test_paths_by_hand(drawn, x, context):
     agree(rows, torch.stack(listed), x.dtype)
 
 
+def writes(make):
+    """Return a module that begins by writing into its input."""
+    return nn.Sequential(make(), nn.Linear(WIDTH, WIDTH))
+
+
 @pytest.mark.parametrize("mode", [nullcontext, torch.no_grad, torch.inference_mode])
-@pytest.mark.parametrize("first", [nn.ReLU(inplace=True), Restless()])
-def test_a_branch_that_writes_into_its_input_is_refused_or_right(mode, first):
-    block = Residual(nn.Sequential(first, nn.Linear(WIDTH, WIDTH)))
+@pytest.mark.parametrize("make", [lambda: nn.ReLU(inplace=True), Restless])
+@pytest.mark.parametrize("part", ["branch", "shortcut"])
+def test_a_part_that_writes_into_its_input_is_refused_or_right(mode, make, part):
+    other = nn.Linear(WIDTH, WIDTH)
+    parts = {"branch": other, "shortcut": other, part: writes(make)}
+    block = Residual(**parts, scale=0.5)
     with mode():
         x = torch.linspace(-1, 1, WIDTH)
         if mode is torch.inference_mode:
             kept = x.clone()
-            right = kept + block.branch(x)
-            torch.manual_seed(0)
-            assert torch.equal(block(kept), right) or isinstance(first, Restless)
+            seed(0)
+            right = block.shortcut(x.clone()) + 0.5 * block.branch(x.clone())
+            seed(0)
+            assert torch.equal(block(x), right) and torch.equal(x, kept)
         else:
             with pytest.raises(ValueError, match="writes into its input"):
                 block(x)
@@ -434,6 +464,11 @@ class Complex(nn.Module):
         return h * 1j
 
 
+class Detached(nn.Module):
+    def forward(self, h):
+        return h.detach()
+
+
 class Fails(nn.Module):
     def forward(self, h):
         raise KeyError("broken on purpose")
@@ -468,6 +503,28 @@ def test_a_bad_block_is_named(function, kind):
         FUNCTIONS[function](model, x)
     after = [vars(module) for module in model.modules()]
     assert all(a is b for a, b in zip(before, after, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        ("gradient_norms", r"block 1 \(model\[1\], a Detached\) .*cut off"),
+        ("depth_sweep", r"block 1 \(blocks\[1\], a Detached\) .*cut off"),
+        ("gradient_autocorrelation", r"model \(a Sequential\) .*cut off"),
+    ],
+)
+def test_what_a_detached_block_hides_is_said(function, words):
+    model, x = nn.Sequential(nn.Linear(WIDTH, WIDTH), Detached()), torch.randn(5, WIDTH)
+    with unchanged(model, x), pytest.raises(ValueError, match=words):
+        FUNCTIONS[function](model, x)
+
+
+def test_the_derivative_of_a_detached_block_is_zero():
+    model, x = nn.Sequential(nn.Linear(WIDTH, WIDTH), Detached()), torch.randn(WIDTH)
+    assert not chain_jacobian(model, x).any() and not singular_values(model, x).any()
+    assert not block_jacobians(model, x)[1].any()
+    rows = path_gradients(model, x, x)  # of the paths that take block 1: nothing
+    assert torch.equal(rows[0], x) and rows[1].any() and not rows[2].any()
 
 
 @pytest.mark.parametrize(

@@ -467,6 +467,7 @@ def test_bad_input(model, x, loss, error, words):
         ([1.0], TypeError, "depths holds 1.0"),
         ([True], TypeError, "depths holds True"),
         (["1"], TypeError, "depths holds '1'"),
+        ([torch.tensor(1.5)], TypeError, r"depths holds tensor\(1.5"),
         (2, TypeError, "depths is a int"),
         (None, TypeError, "depths is a NoneType"),
     ],

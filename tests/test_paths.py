@@ -3,6 +3,7 @@
 import itertools
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -332,6 +333,15 @@ def test_blocks_with_their_own_chances():
             path_length_distribution(L, p)
     with pytest.raises(TypeError, match=r"L=2\.0"):
         path_length_distribution(2.0)
+    for p in (None, "half", ["a", "b"], 1j):
+        with pytest.raises(TypeError, match="expected a number, or one for each block"):
+            path_length_distribution(2, p)
+
+
+@pytest.mark.parametrize("of", [list, tuple, iter, np.array, torch.tensor])
+def test_chances_come_in_any_form(of):
+    right = path_length_distribution(3, [1, 0.5, 0])
+    assert torch.equal(path_length_distribution(3, of([1, 0.5, 0])), right)
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=30), st.floats(0.01, 1))
@@ -359,6 +369,19 @@ def test_no_shorter_range_carries_the_share(carried, share):
 def test_effective_lengths_says_what_is_wrong(carried, share, message):
     with pytest.raises(ValueError, match=message):
         effective_lengths(torch.tensor(carried), share)
+
+
+@pytest.mark.parametrize("size", [1.0, 1e-60, 1e60])  # the last two leave float32
+@pytest.mark.parametrize("of", [list, tuple, np.array])
+def test_effective_lengths_of_plain_numbers(size, of):
+    carried = of([size, 40 * size, 50 * size, 8 * size, size])
+    assert effective_lengths(carried, share=0.9) == (1, 2)
+
+
+@pytest.mark.parametrize("carried", [[1j], np.array([1j]), torch.tensor([1j])])
+def test_effective_lengths_are_of_real_numbers(carried):
+    with pytest.raises(TypeError, match="expected real numbers"):
+        effective_lengths(carried)
 
 
 def test_paths_trained():

@@ -138,6 +138,15 @@ def test_only_the_run_that_diverges_is_over(data):
     assert losses[1, 0, 0].isfinite() and losses[1, 0, 2:].isnan().all()
 
 
+@pytest.mark.parametrize("off", [torch.no_grad, torch.inference_mode])
+def test_first_steps_where_gradients_are_off(off, data):
+    settings = dict(lrs=[1e-2], seeds=[0], steps=3, width=8)
+    right = first_steps("ReZero", 2, **settings, data=data)
+    with off():
+        again = Data(*(tensor.clone() for tensor in data))  # inference tensors
+        assert torch.equal(first_steps("ReZero", 2, **settings, data=again), right)
+
+
 def test_first_steps_leave_the_random_state_alone(data):
     before = torch.get_rng_state()
     first_steps("plain", 2, lrs=[1e-3], seeds=[0], steps=2, data=data)
@@ -145,20 +154,41 @@ def test_first_steps_leave_the_random_state_alone(data):
 
 
 @pytest.mark.parametrize(
-    ("call", "named"),
+    ("call", "words"),
     [
-        (lambda: recipe_net("resnet", 4), "recipe='resnet'.*'ReZero'"),
-        (lambda: recipe_net("ReZero", 0), "depth=0"),
-        (lambda: recipe_net("ReZero", 3, width=2.5), "width=2.5"),
-        (lambda: first_steps("ReZero", 2, lrs=[], seeds=[0]), r"lrs=\[\]"),
-        (lambda: first_steps("ReZero", 2, lrs=[-1.0], seeds=[0]), r"lrs=\[-1.0\]"),
-        (lambda: first_steps("ReZero", 2, lrs=[0.1], seeds=[]), r"seeds=\[\]"),
-        (lambda: first_steps("ReZero", 2, lrs=[math.nan], seeds=[0]), "finite rates"),
-        (lambda: first_steps("ReZero", 2, lrs=[0.1], seeds=[0], steps=0), "steps=0"),
-        (lambda: FixupBranch(8, depth=0), "depth=0"),
-        (lambda: deepnorm_constants(0), "depth=0"),
+        (lambda: recipe_net("resnet", 4), "recipe='resnet' is not known.*'ReZero'"),
+        (lambda: recipe_net("ReZero", 0), "depth=0 must be at least 1"),
+        (lambda: first_steps("ReZero", 2, lrs=[], seeds=[0]), r"lrs=\[\] and"),
+        (lambda: first_steps("ReZero", 2, lrs=[-1.0], seeds=[0]), r"lrs=\[-1.0\] and"),
+        (lambda: first_steps("ReZero", 2, lrs=[0.1], seeds=[]), r"lrs=.*seeds=\[\]"),
+        (lambda: first_steps("ReZero", 2, lrs=[math.nan], seeds=[0]), r"lrs=\[nan\]"),
+        (lambda: first_steps("ReZero", 2, lrs=[math.inf], seeds=[0]), r"lrs=\[inf\]"),
+        (
+            lambda: first_steps("ReZero", 2, lrs=[0.1], seeds=[0], steps=0),
+            "steps=0 must be at least 1",
+        ),
+        (lambda: FixupBranch(8, depth=0), "depth=0 must be at least 1"),
+        (lambda: layerscale_start(0), "depth=0 must be at least 1"),
+        (lambda: deepnorm_constants(0), "depth=0 must be at least 1"),
     ],
 )
-def test_bad_input_is_named(call, named):
-    with pytest.raises((TypeError, ValueError), match=named):
+def test_a_value_out_of_range_is_named(call, words):
+    with pytest.raises(ValueError, match=f"^{words}"):
+        call()
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: recipe_net("ReZero", 3, width=2.5), "width=2.5 must be a whole"),
+        (lambda: deepnorm_constants(torch.ones(2)), r"depth=tensor\(.*must be a whole"),
+        (lambda: layerscale_start(torch.tensor(2.5)), r"depth=tensor\(2.5.*a whole"),
+        (lambda: first_steps("plain", 2, lrs=0.1, seeds=[0]), "lrs=0.1 and seeds="),
+        (lambda: first_steps("plain", 2, lrs=[0.1], seeds=0), "lrs=.* and seeds=0"),
+        (lambda: first_steps("plain", 2, lrs=["x"], seeds=[0]), "lrs=.'x'. and"),
+        (lambda: first_steps("plain", 2, lrs=[0.1], seeds=[0.5]), "seed=0.5 must be a"),
+    ],
+)
+def test_what_is_no_number_is_named(call, words):
+    with pytest.raises(TypeError, match=f"^{words}"):
         call()

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from resnotes.blocks import Residual, classifier, mlp_stack
+from resnotes.recipes import first_steps
 from resnotes.training import Data, _dropped, mnist1d, seed, train
 
 
@@ -257,24 +258,58 @@ def test_survival_one_is_plain_training(small):
 # Bad input
 
 BAD = [
-    (dict(), "exactly one"),
-    (dict(epochs=1, steps=1), "exactly one"),
-    (dict(epochs=0), "epochs"),
-    (dict(steps=-1), "steps"),
-    (dict(steps=1, batch_size=0), "batch_size"),
-    (dict(steps=1, lr=0.0), "lr"),
-    (dict(steps=1, lr=float("nan")), "lr"),
-    (dict(steps=1, warmup_steps=-1), "warmup_steps"),
-    (dict(steps=1, survival=0.0), "survival"),
-    (dict(steps=1, evaluate_every=0), "evaluate_every"),
-    (dict(steps=2.5), "steps=2.5"),
+    (dict(), ValueError, "epochs=None and steps=None: give exactly one"),
+    (dict(epochs=1, steps=1), ValueError, "epochs=1 and steps=1: give exactly one"),
+    (dict(epochs=0), ValueError, "epochs=0 must be at least 1"),
+    (dict(steps=-1), ValueError, "steps=-1 must be at least 1"),
+    (dict(steps=1, batch_size=0), ValueError, "batch_size=0 must be at least 1"),
+    (dict(steps=1, lr=0.0), ValueError, "lr=0.0 must be above 0"),
+    (dict(steps=1, lr=float("nan")), ValueError, "lr=nan must be above 0"),
+    (dict(steps=1, warmup_steps=-1), ValueError, "warmup_steps=-1 must be at least 0"),
+    (dict(steps=1, survival=0.0), ValueError, "survival=0.0 must be above 0"),
+    (dict(steps=1, survival=1.5), ValueError, "survival=1.5 must be above 0"),
+    (dict(steps=1, evaluate_every=0), ValueError, "evaluate_every=0 must be at least"),
+    (dict(steps=2.5), TypeError, "steps=2.5 must be a whole number, got a float"),
+    (
+        dict(steps=torch.ones(2)),
+        TypeError,
+        r"steps=tensor\(\[1., 1.\]\) must be a whole number, got a Tensor",
+    ),
+    (
+        dict(steps=torch.tensor(2.5)),
+        TypeError,
+        r"steps=tensor\(2.5000\) must be a whole number, got a Tensor",
+    ),
 ]
 
 
-@pytest.mark.parametrize("arguments, named", BAD)
-def test_bad_arguments_are_named(small, arguments, named):
-    with pytest.raises((TypeError, ValueError), match=named):
+@pytest.mark.parametrize("arguments, error, words", BAD)
+def test_bad_arguments_are_named(small, arguments, error, words):
+    with pytest.raises(error, match=f"^{words}"):
         train(small_model(), small, **arguments)
+
+
+def test_only_the_processor_is_seeded_for_a_model_there(small, monkeypatch):
+    """torch.manual_seed would seed every other device too, and nobody puts it back."""
+
+    def refuse(n):
+        raise AssertionError("a device was seeded that the model is not on")
+
+    model = small_model()
+    for device in (torch.cuda, torch.xpu):
+        monkeypatch.setattr(device, "manual_seed_all", refuse)
+    train(model, small, steps=1)
+    first_steps("plain", 1, lrs=[1e-3], seeds=[0], steps=1)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_the_random_numbers_of_a_gpu_are_put_back(small, device):
+    data = Data(*(t.to(device) for t in small))
+    torch.cuda.manual_seed_all(9)
+    before = torch.cuda.get_rng_state_all()
+    train(small_model().to(device), data, steps=1)
+    assert all(map(torch.equal, before, torch.cuda.get_rng_state_all()))
 
 
 def test_mismatched_data_shows_both_shapes(small):
