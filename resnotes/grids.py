@@ -487,9 +487,9 @@ SWEEPS = {
         ),
         Sweep(
             name="norm_warmup_steps",
-            about="the same with other lengths of warm-up, at two of the three rates",
+            about="the same networks with other lengths of warm-up",
             grid={
-                "lr": (3e-4, 1e-3),
+                "lr": (3e-4, 1e-3, 3e-3),
                 "depth": (6, 50),
                 "norm": ("pre", "post"),
                 "warmup": (10, 30, 200),
