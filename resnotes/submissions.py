@@ -18,8 +18,10 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 NOTEBOOK = 20 * 2**20  # bytes a notebook may have
-ARCHIVE = 200 * 2**20  # bytes a zip may have, and what is read out of a student's zip
-MEMBERS = 2_000  # files in a zip
+ARCHIVE = 200 * 2**20  # bytes a student's zip may have, and what is read out of it
+CLASS = 4 * 2**30  # bytes read out of a class's zip and held: 2 MB each for 2,000
+MEMBERS = 20_000  # files in a zip: ten each for 2,000
+NOTEBOOKS = (".ipynb", ".json")  # some browsers save x.ipynb as x.ipynb.json
 MOODLE = re.compile(r"^(?P<name>[^_]+)_(?P<id>\d+)_assignsubmission_[a-z]+_?")
 CANVAS = re.compile(r"^(?P<name>[^_]+)_(?:LATE_)?(?P<id>\d+)_\d+_")
 
@@ -42,7 +44,7 @@ class Received:
 def find(folder: str | Path) -> list[Received]:
     """Return a `Received` for each student in a folder, or in a zip of one.
 
-    Raises ValueError if there is nothing at all.
+    Raises ValueError if there is nothing at all, or more than memory should hold.
     """
     folder = Path(folder)
     if folder.is_file() and zipfile.is_zipfile(folder):
@@ -108,9 +110,13 @@ def _load(path: Path) -> tuple[str, bytes | str]:
     with os.fdopen(handle, "rb") as stream:
         if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
             return path.name, "is no regular file"
-        limit = ARCHIVE if path.suffix.lower() == ".zip" else NOTEBOOK
+        limit = _limit(path.name)
         data = stream.read(limit + 1)
     return path.name, "is too large" if len(data) > limit else data
+
+
+def _limit(name: str) -> int:
+    return ARCHIVE if name.lower().endswith(".zip") else NOTEBOOK
 
 
 _NONBLOCK = getattr(os, "O_NONBLOCK", 0)  # a pipe in the folder must not hold us up
@@ -119,7 +125,14 @@ _NONBLOCK = getattr(os, "O_NONBLOCK", 0)  # a pipe in the folder must not hold u
 def _top_of_zip(archive: Path) -> Iterator[tuple[str, bool, Files]]:
     """Group a platform's zip by its first folder; files at its top are a student's."""
     groups: dict[tuple[str, bool], list] = {}
-    for name, data in _unzip(archive, 100 * ARCHIVE):
+    held = 0
+    for name, data in _unzip(archive, CLASS + ARCHIVE):
+        held += len(data)
+        if held > CLASS:
+            raise ValueError(
+                f"{archive} holds more than {CLASS / 2**30:g} GB of notebooks: look "
+                "for the largest, or grade it in parts"
+            )
         parts = PurePosixPath(name).parts
         top = (parts[0], len(parts) > 1) if parts else ("unnamed", False)
         groups.setdefault(top, []).append((parts[-1] if parts else name, data))
@@ -132,7 +145,7 @@ def _unzip(archive, room: int) -> Files:
     try:
         with zipfile.ZipFile(archive) as opened:
             members = opened.infolist()
-            if len(members) > 10 * MEMBERS:
+            if len(members) > MEMBERS:
                 yield "zip", "unsafe: a zip of too many files"
                 return
             for member in members:
@@ -144,8 +157,8 @@ def _unzip(archive, room: int) -> Files:
                     yield PurePosixPath(name).name, "unsafe: a path out of the zip"
                 elif stat.S_ISLNK(member.external_attr >> 16):
                     yield name, "unsafe: a link"
-                elif name.lower().endswith((".ipynb", ".zip")):
-                    limit = min(room, ARCHIVE if name.endswith(".zip") else NOTEBOOK)
+                elif name.lower().endswith((*NOTEBOOKS, ".zip")):
+                    limit = min(room, _limit(name))
                     with opened.open(member) as stream:
                         data = stream.read(limit + 1)
                     room -= len(data)
@@ -173,9 +186,9 @@ def _add(student: Received, name: str, data: bytes | str) -> None:
         for inner, content in _unzip(io.BytesIO(data), ARCHIVE):
             if isinstance(content, str):
                 _note(student, inner, content)
-            elif inner.lower().endswith(".ipynb"):
+            elif inner.lower().endswith(NOTEBOOKS):
                 student.notebooks.append((inner, content))
-    elif name.lower().endswith((".ipynb", ".json")):
+    elif name.lower().endswith(NOTEBOOKS):
         student.notebooks.append((name, data))
 
 

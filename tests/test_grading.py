@@ -466,6 +466,10 @@ def test_every_layout_of_a_download_is_read(tmp_path):
             "anna/hw.zip": make_zip({"deep/1.ipynb": book}),
             "bert/1.ipynb": book,
         },
+        "a browser's names": {
+            "anna.ZIP": make_zip({"1.ipynb.json": book}),
+            "bert.json": book,
+        },
     }
     for layout, files in layouts.items():
         clutter = {".DS_Store": b"x", "__MACOSX/anna.ipynb": b"x"}
@@ -481,6 +485,18 @@ def test_every_layout_of_a_download_is_read(tmp_path):
             for student in found:
                 assert [data for _, data in student.notebooks] == [book]
                 assert not student.problems
+
+
+def test_limits_hold_for_a_zip_whatever_its_name_and_for_a_class(tmp_path, monkeypatch):
+    monkeypatch.setattr(submissions, "NOTEBOOK", 100)
+    whole = tmp_path / "class.zip"
+    zips = {f"{name}.ZIP": make_zip({"1.ipynb": b"{}"}) for name in ("anna", "bert")}
+    whole.write_bytes(make_zip(zips))
+    assert min(map(len, zips.values())) > submissions.NOTEBOOK
+    assert [len(s.notebooks) for s in submissions.find(whole)] == [1, 1]
+    monkeypatch.setattr(submissions, "CLASS", 150)  # room for one
+    with pytest.raises(ValueError, match="grade it in parts"):
+        submissions.find(whole)
 
 
 def test_platforms_names_are_understood(tmp_path):
@@ -521,7 +537,7 @@ def test_dangerous_archives_and_links_are_not_followed(tmp_path, monkeypatch):
         "windows": {"..\\..\\x.ipynb": b"x", "C:\\x.ipynb": b"x"},
         "link": {link: str(outside)},
         "bomb": {"1.ipynb": bomb},
-        "many": {f"{k}.txt": b"" for k in range(10 * submissions.MEMBERS + 1)},
+        "many": {f"{k}.txt": b"" for k in range(submissions.MEMBERS + 1)},
     }.items():
         (folder / f"{name}.zip").write_bytes(make_zip(files))
     (folder / "broken.zip").write_bytes(make_zip({"1.ipynb": b"x" * 99})[:60])
