@@ -1,10 +1,11 @@
 """Measure what residual connections do: gradients, Jacobians, paths and norms.
 
-The modules, in the order in which the book needs them: `gradients`, `blocks`,
-`jacobians`, `paths`, `lesions`, `training`, `recipes`, `transformers` hold the
-numerics, with `untouched` and `arguments` beneath them; `sweeps` runs what is too long
-for a page and `grids` says what; `style` and `explore` draw; `notebooks`, `ledger` and
-`book` make pages of it; `check`, `assignments` and `grading` are for courses.
+`gradients`, `blocks`, `jacobians`, `paths`, `lesions`, `training`, `recipes` and
+`transformers` hold the numerics, with `untouched` and `arguments` beneath them;
+`sweeps` runs what is too long for a page and `grids` says what; `style` and `explore`
+draw; `notebooks`, `ledger` and `book` make pages of it. For courses, `check` gives
+feedback, `assignments` makes the students' notebooks, and `grading` marks them: it
+reads them with `submissions` and runs them with `sandbox`, where `inside` answers.
 """
 
 from .blocks import (

@@ -65,6 +65,9 @@ def _index(k: int, depth: int) -> int:
 def without(depth: int, *blocks: int) -> Order:
     """Return the order of a stack of `depth` blocks with some of them deleted.
 
+    Raises TypeError for an index or a depth that is not whole, ValueError for an index
+    that is not between 0 and `depth` − 1 and a depth below 1.
+
     >>> without(5, 0, 3)
     (1, 2, 4)
     """
@@ -74,6 +77,9 @@ def without(depth: int, *blocks: int) -> Order:
 
 def swapped(depth: int, i: int, j: int) -> Order:
     """Return the order in which blocks i and j have changed places.
+
+    Raises TypeError for an index or a depth that is not whole, ValueError for an index
+    that is not between 0 and `depth` − 1 and a depth below 1.
 
     >>> swapped(5, 1, 3)
     (0, 3, 2, 1, 4)
@@ -86,6 +92,11 @@ def swapped(depth: int, i: int, j: int) -> Order:
 
 def random_deletions(depth: int, count: int, *, seed: int) -> Order:
     """Return an order with `count` blocks deleted, drawn without replacement.
+
+    The draw hangs on `seed` alone; the global random state is neither read nor changed.
+
+    Raises TypeError for a count or a depth that is not whole, ValueError for a count
+    that is not between 0 and `depth` and a depth below 1.
 
     >>> len(random_deletions(54, 10, seed=0))
     44
@@ -100,6 +111,11 @@ def random_deletions(depth: int, count: int, *, seed: int) -> Order:
 
 def random_swaps(depth: int, count: int, *, seed: int) -> Order:
     """Return the order after `count` swaps of two random, different blocks.
+
+    The draw hangs on `seed` alone; the global random state is neither read nor changed.
+
+    Raises TypeError for a count or a depth that is not whole, ValueError for a negative
+    count and a depth below 2.
 
     >>> sorted(random_swaps(10, 3, seed=0)) == list(range(10))
     True
@@ -145,6 +161,8 @@ def lesion_study(
     halves it), `kendall_tau` and `score`, what `evaluate` returned. The network is in
     eval mode without gradients while it is evaluated; its modes are put back even if
     `evaluate` raises. `progress` shows a bar.
+
+    Raises what `lesion` does, and what `evaluate` does.
 
     >>> stack = nn.Sequential(nn.Linear(2, 2), nn.Tanh(), nn.ReLU())
     >>> rows = lesion_study(stack, len, [without(3), without(3, 1)])

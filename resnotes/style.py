@@ -56,6 +56,11 @@ def line(name: str) -> dict:
     name
         `"plain"`, `"residual"`, `"pre"` or `"post"`.
 
+    Raises
+    ------
+    ValueError
+        For any other name.
+
     Examples
     --------
     >>> line("residual")
@@ -70,8 +75,17 @@ def figure(nrows: int = 1, ncols: int = 1, height: float = 3.0, **kwargs):
     """Make a figure in the house style, 5.2 inches wide, and its axes.
 
     Returns `(figure, axes)` with `axes` as from matplotlib's `Figure.subplots`, which
-    gets `kwargs`. The house style is applied to what is drawn afterwards.
-    Panels are best stacked (`nrows`), since half of the readers hold a phone.
+    gets `kwargs`. Panels are best stacked (`nrows`), since half of the readers hold a
+    phone.
+
+    The house style is written into `matplotlib.rcParams`, where it stays: it holds for
+    whatever this process draws afterwards.
+
+    Examples
+    --------
+    >>> fig, axes = figure(nrows=2, height=4.0)
+    >>> fig.get_size_inches().tolist(), axes.shape
+    ([5.2, 4.0], (2,))
     """
     import matplotlib
     from matplotlib.figure import Figure
@@ -249,6 +263,22 @@ def show(fig: Figure, *, title: str, alt: str) -> None:
         One sentence that states the finding; it stands above the figure.
     alt
         The finding with its numbers, for a reader who cannot see the figure.
+
+    Raises
+    ------
+    ValueError
+        If `title` or `alt` is empty or no text.
+    TypeError
+        If `fig` is no matplotlib figure.
+
+    Examples
+    --------
+    Outside a notebook it prints the words alone.
+
+    >>> fig, ax = figure()
+    >>> lines = ax.plot([1, 2], [1, 4], **line("residual"))
+    >>> show(fig, title="It grows.", alt="From 1 to 4.")
+    Figure. It grows. From 1 to 4.
     """
     for name, value in {"title": title, "alt": alt}.items():
         if not isinstance(value, str) or not value.strip():

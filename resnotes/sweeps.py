@@ -249,7 +249,8 @@ def run(
 
     By default the cells run one after the other in this process; with `workers` in
     that many local processes; with `scheduler` on a Dask cluster that already exists
-    (its workers need this package). A cell whose worker dies is given to another one,
+    (its workers need this package, and one thread each: `train` makes a second thread
+    of the same process wait). A cell whose worker dies is given to another one,
     up to three times.
 
     Raises
@@ -391,7 +392,9 @@ def main(arguments: list[str] | None = None) -> int:
         command.add_argument("--directory", type=Path, default=MEASUREMENTS)
     where = running.add_mutually_exclusive_group()
     where.add_argument("--workers", type=int, default=0, help="local processes")
-    where.add_argument("--scheduler", help="address of a Dask scheduler")
+    where.add_argument(
+        "--scheduler", help="address of a Dask scheduler (one thread a worker)"
+    )
     chosen = parser.parse_args(arguments)
 
     if chosen.command == "list":

@@ -27,6 +27,8 @@ from .untouched import random_numbers_kept, seed_torch
 def seed(n: int) -> None:
     """Seed Python's, NumPy's and PyTorch's global random numbers with `n`.
 
+    Raises TypeError or ValueError for what is no whole number from 0 to 2³² − 1.
+
     Examples
     --------
     >>> seed(0); a = torch.rand(1); seed(0); bool(a == torch.rand(1))
@@ -38,7 +40,15 @@ def seed(n: int) -> None:
 
 
 class Data(NamedTuple):
-    """Inputs and labels, split into a training and a test set."""
+    """Inputs and labels, split into a training and a test set.
+
+    Examples
+    --------
+    >>> x, y = torch.randn(6, 40), torch.tensor([0, 1, 2, 0, 1, 2])
+    >>> data = Data(x[:4], y[:4], x[4:], y[4:])
+    >>> data.y_test.tolist()
+    [1, 2]
+    """
 
     x_train: Float[Tensor, "train features"]
     y_train: Int[Tensor, " train"]
@@ -91,6 +101,12 @@ class History:
     (nats) and the accuracy (0 to 1) over the whole training and test set, in
     evaluation mode. A run whose loss stops being a finite number has `diverged` set
     and says in `reason` when; its lists end there.
+
+    Examples
+    --------
+    >>> history = History(step=[31, 62], test_accuracy=[0.3, 0.4])
+    >>> dict(zip(history.step, history.test_accuracy, strict=True))
+    {31: 0.3, 62: 0.4}
     """
 
     step_loss: list[float] = field(default_factory=list)

@@ -93,12 +93,16 @@ class Patches(nn.Module):
     positions p_t start at zero and are learnt.
     Takes (batch, features), returns (batch, tokens, d).
 
+    Raises TypeError for a size that is not whole, ValueError for one below 1 and for
+    tokens that do not divide the features.
+
     >>> Patches(40, tokens=5, d=32)(torch.randn(2, 40)).shape
     torch.Size([2, 5, 32])
     """
 
     def __init__(self, features: int, tokens: int, d: int):
         super().__init__()
+        whole("features", features), whole("tokens", tokens), whole("d", d)
         if features % tokens:
             raise ValueError(
                 f"tokens={tokens} does not divide features={features}; "
@@ -116,7 +120,11 @@ class Patches(nn.Module):
 
 
 class MeanToken(nn.Module):
-    """Average over the tokens: (batch, tokens, d) → (batch, d)."""
+    """Average over the tokens: (batch, tokens, d) → (batch, d).
+
+    >>> MeanToken()(torch.tensor([[[1.0, 5.0], [3.0, 7.0]]])).tolist()
+    [[2.0, 6.0]]
+    """
 
     def forward(self, x: Float[Tensor, "batch tokens d"]) -> Float[Tensor, "batch d"]:
         """Return the mean token of each example."""

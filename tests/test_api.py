@@ -1,7 +1,9 @@
 """What is public: one list in `resnotes`, one page in the book, links to that page."""
 
+import ast
 import importlib
 import inspect
+import json
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -51,7 +53,43 @@ def test_the_page_has_every_exported_name():
     for name in resnotes.__all__:
         value = getattr(resnotes, name)
         assert value.__module__ in whole_modules or name in chosen, name
-        assert inspect.getdoc(value), f"{name} has no docstring, so no entry"
+        assert ">>>" in inspect.getdoc(value), f"{name} has no example"
+
+
+def test_the_page_says_what_is_not_imported_from_the_package():
+    page = (ROOT / "chapters" / "api.md").read_text(encoding="utf-8")
+    sentence = next(line for line in page.splitlines() if line.startswith("Every f"))
+    elsewhere = {*re.findall(r"`(\w+\.\w+)`", sentence)}
+    documented = re.findall(r"autofunction:: resnotes\.(\w+\.\w+)", page)
+    for module, names in re.findall(
+        r"automodule:: resnotes\.(\w+)\n +:members: (.+)", page
+    ):
+        documented += [f"{module}.{name}" for name in names.split(", ")]
+    for name in documented:
+        assert (name.split(".")[1] in resnotes.__all__) == (name not in elsewhere), name
+    assert elsewhere <= {*documented}
+
+
+def test_what_the_chapters_use_is_on_the_page():
+    page = (ROOT / "chapters" / "api.md").read_text(encoding="utf-8")
+    used = set()
+    for path in (ROOT / "chapters").glob("*.ipynb"):
+        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        for cell in cells:
+            if cell["cell_type"] == "code":
+                used |= {*re.findall(r"\bstyle\.(\w+)", "".join(cell["source"]))}
+                for node in ast.walk(ast.parse("".join(cell["source"]))):
+                    module = getattr(node, "module", None) or ""
+                    if isinstance(node, ast.ImportFrom) and "resnotes" in module:
+                        used |= {alias.name for alias in node.names}
+    used -= {*resnotes.__all__, "style"}  # the test above has those
+    assert used >= {"COLORS", "load", "record"}
+    assert [name for name in sorted(used) if not re.search(rf"\b{name}\b", page)] == []
+
+
+def test_every_module_is_named_in_the_package():
+    modules = {path.stem for path in Path(resnotes.__file__).parent.glob("*.py")}
+    assert {*re.findall(r"`(\w+)`", resnotes.__doc__)} == modules - {"__init__"}
 
 
 def linked(*paragraphs, title="A title", page="chapters/a"):

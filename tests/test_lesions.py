@@ -128,7 +128,13 @@ def test_errors_say_what_came():
         (lambda: swapped(3, 0, -1), ValueError, "block=-1"),
         (lambda: without(5, 1.5), TypeError, "block=1.5"),
         (lambda: random_deletions(3, 4, seed=0), ValueError, "count=4"),
+        (lambda: random_deletions(3, 1.0, seed=0), TypeError, "count=1.0"),
+        (lambda: random_deletions(0, 0, seed=0), ValueError, "depth=0"),
         (lambda: random_swaps(1, 1, seed=0), ValueError, "depth=1"),
+        (lambda: random_swaps(3, -1, seed=0), ValueError, "count=-1"),
+        (lambda: random_swaps(3.0, 1, seed=0), TypeError, "depth=3.0"),
+        (lambda: without(0), ValueError, "depth=0"),
+        (lambda: lesion(model, [torch.tensor(0.5)]), TypeError, "block=tensor"),
         (lambda: kendall_tau([0]), ValueError, "order has 1 blocks"),
     ]:
         with pytest.raises(kind, match=message):

@@ -120,6 +120,10 @@ def test_bad_input_is_named():
         DeepNormBlock(32, 2, depth=0)
     with pytest.raises(ValueError, match="tokens=7 does not divide features=40"):
         Patches(40, 7, 32)
+    with pytest.raises(ValueError, match="tokens=0 must be at least 1"):
+        Patches(40, 0, 32)
+    with pytest.raises(TypeError, match="tokens=2.5 must be a whole number"):
+        Patches(40, 2.5, 32)
 
 
 def test_case_norm_warmup_reduced():
