@@ -237,19 +237,64 @@ def test_what_sample_answers_state():
     """The numbers in the masters' answers to free text, but for those of training."""
     one, three = (_answers(name) for name in (ONE, "3_paths"))
     exec(next(c for c in assignments.read(ONE).solved if c["demo"])["source"], one)
+    text = _sample(ONE)
+    lost, gain, variance, default, most = _numbers_in(
+        r"is ([\d.]+) decades lost.* deviation of ([\d.]+)/√200 and .* variance of "
+        r"([\d.]+), .* PyTorch's ([\d.]+)/√200.* under ([\d.]+) decade",
+        text.replace("under one", "under 1").replace("\n", " "),
+    )
     decades = one["predicted_decades"]([200] * 31, [200**-0.5] * 30)
-    assert round(decades, 1) == -7.2 and abs(3**-0.5 - 0.58) < 0.005
-    assert round(one["critical_gain"](torch.tanh, 0.05), 1) == 1.3
-    assert 0.3 < float(torch.stack(one["lost"]).mean()) < 0.8
-    forty = one["predicted_decades"]([64] * 41, [1 / 8] * 40)
-    assert round(forty, 1) == -9.5
-    assert abs(0.9**50 - 0.005) < 2e-4 and abs(0.9**-50 - 194) < 0.5
-    assert abs(0.9**4 - 2 / 3) < 0.02
-    assert 8**6 == 262_144 and 2**19 == 524_288  # blind guesses, on the page
-    (test,) = (q for q in assignments.read("5_bug_hunt").questions if q.name == "5-q8")
-    assert len(re.findall(r"^        variant\(", test.probe, re.M)) == 19
-    single, pairs = three["single"].abs().max(), three["pairs"].abs().max()
-    assert abs(single - 0.10) < 0.01 and 0.4 < pairs / single < 0.6
+    assert round(decades, 1) == -lost and round(3**-0.5, 2) == default
+    assert round(one["critical_gain"](torch.tanh, variance), 1) == gain
+    assert 0.3 < float(torch.stack(one["lost"]).mean()) < 0.8 * most
+    master = (assignments.MASTERS / f"{ONE}.ipynb").read_text("utf-8")
+    (forty,) = _numbers_in(r"predicted for 40 layers: ([-\d.]+) decades", master)
+    assert round(one["predicted_decades"]([64] * 41, [1 / 8] * 40), 1) == forty
+
+    text = _sample("2_residual_block")
+    rate, at_50, scale = _numbers_in(
+        r"with the probability ([\d.]+) .* (50) blocks .* multiplied by (\d+)",
+        text.replace("\n", " "),
+    )
+    kept = 1 - rate
+    assert "half a percent" in text and abs(kept**at_50 - 0.005) < 2e-4
+    assert abs(kept**-at_50 - scale) < 0.5
+    assert "at 4 blocks, where two thirds" in text and abs(kept**4 - 2 / 3) < 0.02
+    text = _sample("5_bug_hunt")
+    assert "two entries in three through 4 blocks" in text
+    (share,) = _numbers_in(r"through 50 blocks comes one entry in (\d+)", text)
+    assert abs(kept**50 * share - 1) < 0.04
+
+    (single,) = _numbers_in(r"loss by up to ([\d.]+)", _sample("3_paths"))
+    assert "up to half of that" in _sample("3_paths")
+    effect, pairs = three["single"].abs().max(), three["pairs"].abs().max()
+    assert abs(effect - single) < 0.01 and 0.4 < pairs / effect < 0.6
+
+    # Blind guesses at assignment 5, on the page for instructors.
+    page = assignments.MASTERS.parent / "chapters" / "for_instructors.md"
+    guesses = _numbers_in(
+        r"once in ([\d,]+), and once in ([\d,]+)", page.read_text("utf-8")
+    )
+    hunt = assignments.read("5_bug_hunt")
+    (asks,) = (c["source"] for c in hunt.solved if "## 1. Find" in c["source"])
+    causes = re.findall(r"^\d\. ", asks, re.M)
+    probes = {q.name: q.probe for q in hunt.questions}
+    (bugs,) = re.findall(r"torch.randperm\((\d)\)", probes["5-q1"])
+    blocks = re.findall(r"^        variant\(", probes["5-q8"], re.M)
+    assert guesses == [len(causes) ** int(bugs), 2 ** len(blocks)]
+
+
+def _sample(name):
+    """Return the master's answer to the free-text question."""
+    assignment = assignments.read(name)
+    (question,) = (q for q in assignment.questions if q.probe is None)
+    return grading._asked(assignment, question)[1]
+
+
+def _numbers_in(pattern, text):
+    found = re.search(pattern, text)
+    assert found, f"the text no longer says {pattern}"
+    return [float(number.replace(",", "")) for number in found.groups()]
 
 
 def _answers(name):
