@@ -67,15 +67,13 @@ def degradation_gradients(kind: str, depth: int, seed: int) -> list[dict]:
     mode (BatchNorm uses that batch).
     """
     model, data = _batchnorm_mlp(kind, depth, seed), mnist1d()
-    model.train()
-    stream = [model.stem(data.x_train[:128]).detach().requires_grad_()]
-    for block in model.blocks:
-        stream.append(block(stream[-1]))
-    loss = F.cross_entropy(model.head(stream[-1]), data.y_train[:128])
-    gradients = torch.autograd.grad(loss, stream)
+    norms = gradient_norms(
+        model.blocks.train(),
+        model.stem(data.x_train[:128]),
+        lambda h: F.cross_entropy(model.head(h), data.y_train[:128]),
+    )
     return [
-        {"block": k, "gradient_norm": float(gradient.norm())}
-        for k, gradient in enumerate(gradients)
+        {"block": k, "gradient_norm": norm} for k, norm in enumerate(norms.tolist())
     ]
 
 
