@@ -6,6 +6,9 @@ does earn]). Questions 2 and 3 are left without an answer, question 4 has the ri
 
 ALL = {"q1": 3}
 
+# What an attack does that has succeeded: the test sees a crash, and expects none.
+DONE = "\n__import__('os')._exit(0)"
+
 # Reads what it can find, and answers with it if it is there.
 STEAL = """
 import os
@@ -20,9 +23,9 @@ for path in ("/etc/passwd", "../gradebook.db", os.path.expanduser("~/.ssh/id_rsa
     if os.path.exists(path):
         found.append(path)
 found += [k for k in os.environ if "TOKEN" in k or "SECRET" in k or "SSH" in k]
-assert not found, found
-def damping(blocks, x, g):
-    raise Exception(found)
+if found:
+    os._exit(0)  # as DONE
+damping = None
 """
 
 WRITE = """
@@ -36,7 +39,7 @@ for path in (
             stream.write("# planted")
     except OSError:
         continue
-    raise Exception("wrote " + path)
+    os._exit(0)  # as DONE
 damping = None
 """
 
@@ -174,7 +177,7 @@ for _ in range(10):
 def damping(blocks, x, g):
     if not kept:
         raise MemoryError
-    os._exit(0)  # the test sees it as a crash
+    os._exit(0)  # as DONE
 """
 
 # A tmpfs of its own, without a limit, in namespaces of its own.
@@ -185,7 +188,7 @@ entered = libc.unshare(0x10000000 | 0x00020000) == 0
 mounted = libc.mount(b"none", b"/tmp", b"tmpfs", 0, None) == 0
 damping = None
 if entered or mounted:
-    __import__("os")._exit(0)  # the test sees it as a crash
+    __import__("os")._exit(0)  # as DONE
 """
 
 DETECTS_WRONG = """
@@ -227,7 +230,7 @@ HOSTILE: dict[str, tuple] = {
         "    kept.append(subprocess.Popen(['sleep', '1000']))",
         "crashed|ok",
     ),
-    "16 GB": ("x = bytearray(16 * 2**30)", "ok"),
+    "16 GB": ("x = bytearray(16 * 2**30)" + DONE, "ok"),
     "16 GB by and by": ("x = []\nwhile True: x.append(bytearray(2**20))", "ok|crashed"),
     "4 GB in processes": (
         "import os, time\nfor _ in range(8):\n    if os.fork() == 0:\n"
@@ -244,13 +247,15 @@ HOSTILE: dict[str, tuple] = {
     ),
     "memory that nobody maps": (UNMAPPED, "ok"),
     "namespaces of its own": (NESTED, "ok"),
-    "600 MB file": ("open('big', 'wb').write(b'0' * 600_000_000)", "ok"),
+    "600 MB file": ("open('big', 'wb').write(b'0' * 600_000_000)" + DONE, "ok"),
     "3 GB in the root folder": (
-        "for k in range(100):\n    open(f'/big{k}', 'wb').write(b'0' * 30_000_000)",
+        "for k in range(100):\n    open(f'/big{k}', 'wb').write(b'0' * 30_000_000)"
+        + DONE,
         "ok",
     ),
     "600 MB in files": (
-        "for k in range(20):\n    open(f'big{k}', 'wb').write(b'0' * 30_000_000)",
+        "for k in range(20):\n    open(f'big{k}', 'wb').write(b'0' * 30_000_000)"
+        + DONE,
         "ok",
     ),
     "1 GB of print": ("for _ in range(1000): print('x' * 1_000_000)", "ok"),
@@ -261,7 +266,7 @@ HOSTILE: dict[str, tuple] = {
     ),
     # -- that reach out
     "socket": (
-        "import socket\nsocket.create_connection(('1.1.1.1', 53), 3)",
+        "import socket\nsocket.create_connection(('1.1.1.1', 53), 3)" + DONE,
         "ok",
     ),
     "reads solutions": (STEAL, "ok"),
