@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import stat
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -651,6 +652,7 @@ def test_hostile_submissions_earn_nothing_and_harm_nobody(tmp_path):
         assert points(grade) == wanted, (kind, grade)
         assert grade.status in status.split("|"), (kind, grade.status, grade.notes)
         assert grade.needs_human == (grade.status != "ok"), kind
+    assert not Path("/tmp/owned").exists(), "the pickle bomb has gone off here"
     for kind in [*unreadable, "nothing"]:
         assert grades[kind].status == "unreadable" and grades[kind].total == 0
         assert grades[kind].needs_human
@@ -1214,6 +1216,28 @@ def test_the_page_for_instructors_agrees_with_the_book():
         assert int(points) == sum(q.points for q in assignments.read(name).questions)
         (row,) = (line for line in page.split("\n") if line.startswith(f"| `{name}`"))
         assert [v.strip() for v in row.split("|")[-3:-1]] == [points, minutes], row
+
+
+def test_the_extra_for_grading_is_the_version_that_tests_use():
+    root = assignments.MASTERS.parent
+    extras = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["project"]
+    pins = (root / "requirements.txt").read_text("utf-8").split()
+    pinned = [p for p in extras["optional-dependencies"]["grading"] if "==" in p]
+    assert pinned and set(pinned) <= set(pins)
+    page = (root / "chapters" / "for_instructors.md").read_text("utf-8")
+    assert "`resnotes[grading]`" in page
+
+
+def test_the_page_numbers_its_commands():
+    page = (assignments.MASTERS.parent / "chapters" / "for_instructors.md").read_text(
+        "utf-8"
+    )
+    way = page.partition("## The whole way in ")[2].partition("To see it work")[0]
+    code = "".join(re.findall(r"```bash\n(.*?)```", way, re.S)).replace("\n", " \n")
+    numbers = [int(n) for n in re.findall(r"# (\d+)\.", code)]
+    lines = [line for line in code.split("\n") if line.strip() and line[0] != "#"]
+    assert numbers == list(range(1, len(lines) + 1)) and len(lines) == 11
+    assert way.startswith("eleven commands")
 
 
 def test_without_bubblewrap_there_is_one_clear_sentence(folder, capsys, monkeypatch):
