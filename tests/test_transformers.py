@@ -122,7 +122,7 @@ def test_bad_input_is_named():
         Patches(40, 7, 32)
     with pytest.raises(ValueError, match="tokens=0 must be at least 1"):
         Patches(40, 0, 32)
-    with pytest.raises(TypeError, match="tokens=2.5 must be a whole number"):
+    with pytest.raises(TypeError, match=r"tokens=2\.5 must be a whole number"):
         Patches(40, 2.5, 32)
 
 
