@@ -75,7 +75,9 @@ def _text(source) -> str:
 
 def _cut(source: str, what: str, stub: str | None) -> tuple[str, list[str]]:
     """Return the source without its marked regions, and the lines that were in them."""
-    kept, removed, inside = [], [], False
+    kept: list[str] = []
+    removed: list[str] = []
+    inside = False
     for line in source.split("\n"):
         if f"BEGIN {what}" in line:
             if inside:
@@ -159,7 +161,8 @@ def _find(master: str | Path) -> Path:
 
 def _strip(notebook: dict) -> tuple[dict, list[str]]:
     """Return the student version of a master, and all lines that it must not hold."""
-    notebook, removed, names = copy.deepcopy(notebook), [], []
+    notebook, names = copy.deepcopy(notebook), []
+    removed: list[str] = []
     for cell in notebook["cells"]:
         cell["source"] = "".join(cell["source"])
         code = cell["cell_type"] == "code"

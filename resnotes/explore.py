@@ -111,7 +111,7 @@ class Explorer:
             self.start[name] = value
         sizes = {name: len(values) for name, values in self.controls.items()}
         if math.prod(sizes.values()) > MAX_FRAMES:
-            largest = max(sizes, key=sizes.get)
+            largest = max(sizes, key=lambda name: sizes[name])
             raise ValueError(
                 f"explore: {' × '.join(map(str, sizes.values()))} "
                 f"({' × '.join(sizes)}) are {math.prod(sizes.values())} frames, more "

@@ -217,6 +217,7 @@ _ALONE = (
 def picture(svg_text: str, alt: str) -> str:
     """Return an `<img>` that shows the SVG anywhere; the page's script unfolds it."""
     size = re.search(r'width="([\d.]+)" height="([\d.]+)"', svg_text)
+    assert size  # our own SVG
     start = svg_text.index(">") + 1
     data = base64.b64encode(
         (svg_text[:start] + _ALONE + svg_text[start:]).encode()

@@ -136,8 +136,8 @@ def _top_of_zip(archive: Path) -> Iterator[tuple[str, bool, Files]]:
         parts = PurePosixPath(name).parts
         top = (parts[0], len(parts) > 1) if parts else ("unnamed", False)
         groups.setdefault(top, []).append((parts[-1] if parts else name, data))
-    for (top, is_folder), files in sorted(groups.items()):
-        yield top, is_folder, iter(files)
+    for (name, is_folder), files in sorted(groups.items()):
+        yield name, is_folder, iter(files)
 
 
 def _unzip(archive, room: int) -> Files:
