@@ -139,6 +139,7 @@ def untouched(
         kept = {module: module.__dict__ for module in modules}
         copies: dict[int, Tensor] = {}  # by id: what is tied stays tied
         held: dict[int, Any] = {}
+        empty: list[Any] = []  # most containers, hooks above all: cheaper to clear
 
         def copy(tensor: Tensor | None, new: bool) -> Tensor | None:
             if tensor is None:
@@ -150,7 +151,7 @@ def untouched(
 
         def container(value: Any) -> Any:
             if id(value) not in held:
-                held[id(value)] = value.copy() if value else type(value)()
+                held[id(value)] = value.copy()
             return held[id(value)]
 
         try:
@@ -164,16 +165,21 @@ def untouched(
                 if dtype:
                     weights = {name: copy(w, False) for name, w in weights.items()}
                 buffers = {name: copy(b, True) for name, b in own["_buffers"].items()}
-                working = {
-                    name: container(value) if type(value) in CONTAINERS else value
-                    for name, value in own.items()
-                }
+                working = dict(own)
+                for name, value in own.items():
+                    if type(value) in CONTAINERS:
+                        if value:
+                            working[name] = container(value)
+                        else:
+                            empty.append(value)
                 working |= {"_parameters": weights, "_buffers": buffers}
                 object.__setattr__(module, "__dict__", working)
             yield
         finally:
             for module, own in kept.items():
                 object.__setattr__(module, "__dict__", own)
+            for value in empty:
+                value.clear()
 
 
 def run(
