@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -483,11 +484,11 @@ class paths:
                     -rises[0], -rises[1], -surplus
                 ),
                 "the shortcut stays when a block is deleted": matrix(
-                    *[math.log(2) - whole] * 2, whole - math.log(2)
+                    math.log(2) - whole, math.log(2) - whole, whole - math.log(2)
                 ),
             },
         )
-        moody = nn.Sequential(
+        moody: Any = nn.Sequential(
             *map(Residual, (nn.BatchNorm1d(2), nn.Dropout(0.5), nn.Tanh()))
         )
         moody[2].eval()

@@ -37,6 +37,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from . import assignments, sandbox, submissions
 from .assignments import Assignment, Question, Submission
@@ -291,6 +292,8 @@ class _run_all:
         self.workers = workers or os.cpu_count() or 1
 
     def __enter__(self) -> Iterator[tuple[str, Outcome]]:
+        self.pool: Any
+        completed: Any
         if self.scheduler:
             from distributed import Client
             from distributed import as_completed as as_finished
@@ -352,6 +355,8 @@ def _digest(made: Submission, assignment: Assignment, seed: int) -> str:
 
 
 def _kept(done: Path | None, key: str) -> Outcome | None:
+    if done is None:
+        return None
     try:
         return Outcome(**json.loads((done / f"{key}.json").read_text()))
     except (TypeError, OSError, ValueError):  # never run, or cut off while written
@@ -395,9 +400,9 @@ def write_reports(
     _write_marks(_rows_to_fill(grades, by_hand) | kept, out)
     for grade in grades:
         for name, source in grade.answers.items():
-            folder = out / "answers" / _short(name)
-            folder.mkdir(exist_ok=True)
-            path = folder / f"{grade.student}.{'py' if 'answer' in name else 'txt'}"
+            place = out / "answers" / _short(name)
+            place.mkdir(exist_ok=True)
+            path = place / f"{grade.student}.{'py' if 'answer' in name else 'txt'}"
             path.write_text(source, encoding="utf-8", errors="replace")
     return lost
 

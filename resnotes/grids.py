@@ -7,6 +7,7 @@ goes into the provenance as the recipe: change one and its CSV has to be made ag
 import copy
 import functools
 import math
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -19,6 +20,8 @@ from resnotes.recipes import RECIPES, first_steps
 from resnotes.sweeps import Sweep
 from resnotes.training import Data, History, mnist1d, seed, train
 from resnotes.transformers import transformer
+
+Net = Any  # an nn.Sequential whose parts have names: PyTorch's types know none of them
 
 
 def _epoch_rows(history: History, per_epoch: int) -> list[dict]:
@@ -44,7 +47,7 @@ def _epoch_rows(history: History, per_epoch: int) -> list[dict]:
     return rows
 
 
-def _batchnorm_mlp(kind: str, depth: int, run_seed: int) -> torch.nn.Sequential:
+def _batchnorm_mlp(kind: str, depth: int, run_seed: int) -> Net:
     """Draw the chapters' network: width 64, Linear, BatchNorm, ReLU in each block."""
     seed(run_seed)
     stack = mlp_stack(
@@ -188,7 +191,8 @@ def _shallow(run_seed: int) -> tuple[torch.nn.Linear, Data, float]:
     """Train 6 plain blocks; return the head, the stream before it and the accuracy."""
     seed(run_seed)
     stack = mlp_stack(6, 64, residual=False, norm="batch", activation="relu")
-    model, data = classifier(stack, 40, 64, 10), mnist1d()
+    model: Net = classifier(stack, 40, 64, 10)
+    data = mnist1d()
     history = train(model, data, epochs=15, seed=run_seed)
     model.eval().requires_grad_(False)
     with torch.no_grad():
@@ -216,7 +220,7 @@ def extra_stack(recipe: str, extra: int) -> torch.nn.Sequential:
             )
             blocks.append(Residual(branch))
         return torch.nn.Sequential(*blocks)
-    stack = mlp_stack(
+    stack: Net = mlp_stack(
         extra,
         64,
         residual=kind == "residual",
@@ -294,7 +298,8 @@ def norm_gradients(norm: str, warmup: int, seed: int) -> list[dict]:
     first 128 training examples.
     """
     torch.manual_seed(seed)
-    model, data = transformer(50, norm), mnist1d()
+    model: Net = transformer(50, norm)
+    data = mnist1d()
     adam = torch.optim.Adam(model.parameters(), lr=1e-3, fused=True)
     x, y = data.x_train[:128], data.y_train[:128]
 
@@ -357,7 +362,7 @@ def recipes(recipe: str, depth: int) -> list[dict]:
 
 
 # Activation, norm and init of plain stacks; what a reader may try before shortcuts.
-_PLAIN_RECIPES = {
+_PLAIN_RECIPES: dict[str, dict[str, Any]] = {
     "default tanh": dict(activation="tanh"),
     "orthogonal tanh": dict(activation="tanh", init="orthogonal"),
     "he relu": dict(activation="relu", init="he"),
@@ -369,7 +374,8 @@ def plain_inits(seed: int, recipe: str, depth: int, lr: float) -> list[dict]:
     """Train a plain MLP of width 64 on MNIST-1D for 15 epochs of Adam."""
     torch.manual_seed(seed)
     stack = mlp_stack(depth, 64, residual=False, **_PLAIN_RECIPES[recipe])
-    model, data = classifier(stack, 40, 64, 10), mnist1d()
+    model: Net = classifier(stack, 40, 64, 10)
+    data = mnist1d()
     gradients = gradient_norms(
         model.blocks,
         model.stem(data.x_train[:128]),

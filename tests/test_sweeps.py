@@ -120,8 +120,8 @@ def test_sigkill_half_way_then_restart(toy, tmp_path, after):
 
 
 def test_a_worker_process_is_killed_and_its_cell_retried(toy, tmp_path, monkeypatch):
-    die = "if LOG.read_text().split().count('a3') == 1 and number == 3: os.kill("
-    monkeypatch.setenv("TOY_FIRST", die + "os.getpid(), 9)")
+    first = "letter == 'a' and number == 3 and LOG.read_text().split().count('a3') == 1"
+    monkeypatch.setenv("TOY_FIRST", f"if {first}: os.kill(os.getpid(), 9)")
     path = run(toy, directory=tmp_path / "out", workers=2)
     assert path.read_text() == EXPECTED
     assert runs(tmp_path).count("a3") == 2
