@@ -34,7 +34,7 @@ assets: .venv/installed
 	$(BIN)/python -m resnotes.notebooks assets $(NOTEBOOKS)
 
 bench: .venv/installed
-	for script in tests/benchmarks/bench_*.py; do $(BIN)/python $$script; done
+	for script in tests/benchmarks/bench_*.py; do $(BIN)/python $$script || exit 1; done
 
 clean:
 	rm -rf _build

@@ -94,8 +94,6 @@ except ModuleNotFoundError:
 
 def describe(app, pagename, templatename, context, doctree) -> None:
     """Give a page its description, and the title and picture of a shared link."""
-    from docutils import nodes
-
     if doctree is None:
         return
     text = ""

@@ -20,7 +20,8 @@ TESTS = """
     tests/test_jacobians.py tests/test_lesions.py tests/test_paths.py
     tests/test_recipes.py tests/test_sweeps.py
     tests/test_training.py tests/test_transformers.py
-    resnotes/blocks.py resnotes/explore.py resnotes/gradients.py resnotes/jacobians.py
+    resnotes/arguments.py resnotes/blocks.py resnotes/explore.py
+    resnotes/gradients.py resnotes/jacobians.py
     resnotes/lesions.py resnotes/paths.py resnotes/recipes.py resnotes/style.py
     resnotes/training.py resnotes/transformers.py
 """.split()
@@ -38,7 +39,7 @@ def find() -> tuple[int, str] | None:
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
     for minor in range(NEWEST, OLDEST, -1):
         found = [shutil.which(f"python3.{minor}")]
-        found += map(str, sorted(pyenv.glob(f"3.{minor}.*/bin/python3")))
+        found += map(str, sorted(pyenv.glob(f"3.{minor}.*/bin/python3"), reverse=True))
         for python in filter(None, found):
             if works(python, minor):
                 return minor, python
