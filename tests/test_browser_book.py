@@ -208,6 +208,19 @@ def test_a_page_prints(chromium, path):
         assert page.pdf(format="A4").startswith(b"%PDF")
 
 
+def test_a_formula_is_a_stop_of_the_tab_key_only_where_it_scrolls(chromium):
+    path = HTML / "chapters" / "04_path_ensembles.html"
+    stops = "mjx-container[tabindex='0'], .math[tabindex='0']"
+    with book(chromium, path) as page:
+        ready(page)
+        assert page.locator("mjx-container").count() > 50
+        assert page.locator(stops).count() == 0
+        page.set_viewport_size({"width": 390, "height": 844})
+        page.wait_for_selector(stops, state="attached")
+        for box in page.locator(stops).all():
+            assert box.evaluate("box => box.scrollWidth > box.clientWidth")
+
+
 def test_the_landing_explorer_says_what_the_code_gives(chromium):
     """Case forty-tanh: about 1e-9 against 1e2 at depth 40."""
     with book(chromium, HTML / "index.html") as page:
