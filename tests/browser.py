@@ -59,8 +59,13 @@ def opened(browser, address, home="file:", **context):
         if response.status >= 400:
             trouble(f"status {response.status}: {response.url}")
 
+    def failed(request):
+        # What a page still loads when the reader leaves it is aborted by the leaving.
+        if request.failure != "net::ERR_ABORTED":
+            trouble(f"failed: {request.url} ({request.failure})")
+
     shell.route("**/*", gate)
-    page.on("requestfailed", lambda r: trouble(f"failed: {r.url}"))
+    page.on("requestfailed", failed)
     page.on("response", answer)
     page.on("pageerror", lambda e: trouble(f"error: {e}"))
     page.on(
